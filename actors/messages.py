@@ -1,0 +1,139 @@
+"""What the request manager and the LLM ranks say to each other, as plain dataclasses.
+
+One ordered stream of `StepMessage`s goes to every rank; the last pipeline stage answers each with
+a `StepReply`. Inside a step the order is: new requests → commits (copy to contiguous slots) →
+releases → block grants → writes and the forward pass. Token IDs and per-token scalars only:
+nothing here has the size of the vocabulary or of a hidden state.
+
+`actors.wire` turns these into protos and back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from actors.sampling import SamplingParams
+from actors.tree import TokenTree
+
+
+@dataclass(frozen=True)
+class NewRequest:
+    """A request that the ranks have not seen in this epoch (or since it was released)."""
+
+    request_id: int
+    """The manager's own number for it; unique within an epoch."""
+    prompt_len: int
+    """Tokens of the prompt: where the output, and so `min_tokens` and penalties, begin."""
+    sampling: SamplingParams
+    banned_early: tuple[int, ...] = ()
+    """Token ids that cannot be drawn before `sampling.min_tokens` output tokens (EOS, stops)."""
+    num_logprobs: int | None = None
+    """None: none wanted; k: the drawn token's log-probability and the top k at each node."""
+
+
+@dataclass(frozen=True)
+class KVCommit:
+    """Which nodes of the request's last row became committed tokens."""
+
+    request_id: int
+    kept_nodes: tuple[int, ...]
+    """Indices into the last row's tree, ascending; their KV moves to contiguous slots from
+    that row's `start` on, the rest is forgotten."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One request's share of a step: a run of tokens, or a root with a tree of drafts."""
+
+    request_id: int
+    start: int
+    """Number of committed KV slots before this row; node i is written to slot start + i and has
+    position start + depth(i)."""
+    tree: TokenTree
+    """The tokens to run; node 0 hangs off the committed prefix."""
+    new_blocks: tuple[int, ...] = ()
+    """KV blocks granted with this row, appended to the request's block table."""
+    first_output: int = 0
+    """Nodes from this one on are sampled; `len(tree)` for a prefill chunk that is not the last."""
+    scored_ids: tuple[int, ...] = ()
+    """For prompt log-probabilities: one token id for each output node, whose own
+    log-probability is wanted instead of the drawn token's."""
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.tree) - self.first_output
+
+
+@dataclass(frozen=True)
+class StepMessage:
+    """Everything that the ranks need for one forward pass."""
+
+    epoch: int
+    """A higher epoch than the last makes the ranks forget every request and block."""
+    step_id: int
+    """Counts up from 0 within an epoch; ranks run strictly in this order."""
+    group: int = 0
+    """Which of the groups in flight this step belongs to (for traces)."""
+    new: tuple[NewRequest, ...] = ()
+    commits: tuple[KVCommit, ...] = ()
+    releases: tuple[int, ...] = ()
+    """Requests to forget; their blocks may be granted again from this very step on."""
+    rows: tuple[Row, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(row.tree) for row in self.rows)
+
+
+@dataclass(frozen=True)
+class TopLogprobs:
+    """The most probable tokens at one node, best first, by the LLM's raw logits."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """What the LLM drew at each output node of a row, in node order."""
+
+    request_id: int
+    drawn_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
+    """Of the drawn token (or of `scored_ids`), from the raw logits; empty if not wanted."""
+    top: tuple[TopLogprobs, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepReply:
+    """The last stage's answer to one step."""
+
+    epoch: int
+    step_id: int
+    results: tuple[RowResult, ...] = ()
+    """One per row that has outputs, in row order."""
+    forward_s: float = 0.0
+    """Seconds spent inside the model's forward pass."""
+    sample_s: float = 0.0
+    """Seconds spent choosing tokens from the logits."""
+
+
+@dataclass(frozen=True)
+class LLMDescription:
+    """What a rank says of the model it serves, once, before the first step."""
+
+    model_id: str
+    vocab_size: int
+    max_context_tokens: int
+    num_kv_blocks: int
+    kv_block_tokens: int
+    num_parameters: int
+    weights_hash: str
+    """Of the weight files; drafts name the hash they were tuned for."""
+    dtype: str
+    device: str
+    backend: str
+    """`fused` or `stock`."""
+    batch_invariant: bool
+    """True if a row's logits are bit for bit independent of what else is in the step; probed."""
+    max_nodes_per_row: int = field(default=1024)

@@ -1,0 +1,134 @@
+"""What the request manager needs from the world, as protocols.
+
+Real parts and fakes implement the same protocols and pass the same contract tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from actors.messages import LLMDescription, StepMessage, StepReply
+from actors.request_manager.generation import FinishReason
+from actors.sampling import SamplingParams
+from actors.tree import TokenTree
+
+
+class LLM(Protocol):
+    """The ranks of one LLM, seen as one."""
+
+    async def describe(self) -> LLMDescription:
+        """What the ranks serve. Raises PeerError."""
+
+    async def step(self, message: StepMessage) -> StepReply:
+        """Run one step; calls may overlap and are run in `step_id` order.
+
+        Raises:
+            PeerError: the step's outcome is unknown; the epoch is lost.
+        """
+
+    async def restore(self) -> None:
+        """Bring the ranks back after a PeerError; returns when they take a new epoch.
+
+        Raises:
+            PeerError: they cannot be brought back.
+        """
+
+
+@dataclass(frozen=True)
+class DraftTask:
+    """What a drafter is told of one request.
+
+    Attributes:
+        request_id: the manager's number for it.
+        token_ids: prompt and output so far; the last one is the root. A view: do not keep it.
+        prompt_len: how many of them are prompt.
+        sampling: as for the LLM (the noise is shared).
+        max_nodes, max_depth: more than this will be cut off.
+    """
+
+    request_id: int
+    token_ids: Sequence[int]
+    prompt_len: int
+    sampling: SamplingParams
+    max_nodes: int
+    max_depth: int
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A drafter's guesses below one request's root.
+
+    Attributes:
+        tree: nodes that hang off the context are children of the root.
+        scores: one per node: an estimate, in [0, 1], of the probability that the node is
+            accepted *given that its parent is*.
+    """
+
+    tree: TokenTree
+    scores: tuple[float, ...]
+
+
+class Drafter(Protocol):
+    """Guesses what comes next. May be late, wrong or dead: that costs speed, nothing else."""
+
+    name: str
+
+    async def draft(self, tasks: Sequence[DraftTask]) -> Mapping[int, Draft]:
+        """Drafts by request id; a request may be left out."""
+
+    def forget(self, request_id: int) -> None:
+        """The request is over; drop what was kept for it."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One turn of the loop, for observers: raw counts and seconds, nothing derived.
+
+    Attributes:
+        num_rows, num_tokens, num_draft_nodes: of the step's batch.
+        num_committed: output tokens that the step brought.
+        drafted, accepted: nodes by drafter; a node counts for each of its proposers.
+        accepted_depths: for each drafted row, how many of its draft nodes were accepted.
+        phase_s: seconds by phase: schedule, draft, merge, step, verify, commit, emit.
+        forward_s, sample_s: seconds inside the LLM's own process.
+    """
+
+    num_rows: int
+    num_tokens: int
+    num_draft_nodes: int
+    num_committed: int
+    drafted: Mapping[str, int]
+    accepted: Mapping[str, int]
+    accepted_depths: Sequence[int]
+    phase_s: Mapping[str, float]
+    forward_s: float
+    sample_s: float
+
+
+class Observer(Protocol):
+    """Watches the manager; never in its way. The metrics exporter is one."""
+
+    def request_finished(
+        self,
+        reason: FinishReason,
+        prompt_tokens: int,
+        output_tokens: int,
+        arrival_s: float,
+        first_token_s: float | None,
+        finish_s: float,
+        internal: bool,
+    ) -> None: ...
+
+    def step_done(self, record: StepRecord) -> None: ...
+
+    def gauges(
+        self, running: int, waiting: int, kv_blocks_used: int, kv_blocks_total: int
+    ) -> None: ...
+
+
+class Clock(Protocol):
+    """Monotonic seconds; handed in so that tests can advance it."""
+
+    def __call__(self) -> float: ...

@@ -1,0 +1,1 @@
+"""`speculation.proto`, its generated stubs, and the generator. Imports nothing of ours."""

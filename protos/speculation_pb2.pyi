@@ -1,0 +1,230 @@
+from google.protobuf import descriptor_pb2 as _descriptor_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+BOUND_FIELD_NUMBER: _ClassVar[int]
+bound: _descriptor.FieldDescriptor
+
+class Bound(_message.Message):
+    __slots__ = ("items", "per_node")
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    PER_NODE_FIELD_NUMBER: _ClassVar[int]
+    items: int
+    per_node: int
+    def __init__(self, items: _Optional[int] = ..., per_node: _Optional[int] = ...) -> None: ...
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LLMDescription(_message.Message):
+    __slots__ = ("model_id", "vocab_size", "max_context_tokens", "num_kv_blocks", "kv_block_tokens", "num_parameters", "weights_hash", "dtype", "device", "backend", "batch_invariant", "max_nodes_per_row")
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_KV_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    KV_BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_HASH_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_FIELD_NUMBER: _ClassVar[int]
+    BATCH_INVARIANT_FIELD_NUMBER: _ClassVar[int]
+    MAX_NODES_PER_ROW_FIELD_NUMBER: _ClassVar[int]
+    model_id: str
+    vocab_size: int
+    max_context_tokens: int
+    num_kv_blocks: int
+    kv_block_tokens: int
+    num_parameters: int
+    weights_hash: str
+    dtype: str
+    device: str
+    backend: str
+    batch_invariant: bool
+    max_nodes_per_row: int
+    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., num_kv_blocks: _Optional[int] = ..., kv_block_tokens: _Optional[int] = ..., num_parameters: _Optional[int] = ..., weights_hash: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., backend: _Optional[str] = ..., batch_invariant: _Optional[bool] = ..., max_nodes_per_row: _Optional[int] = ...) -> None: ...
+
+class SamplingParams(_message.Message):
+    __slots__ = ("temperature", "top_k", "top_p", "min_p", "min_tokens", "seed")
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    MIN_P_FIELD_NUMBER: _ClassVar[int]
+    MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    min_tokens: int
+    seed: int
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., min_tokens: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class NewRequest(_message.Message):
+    __slots__ = ("request_id", "prompt_len", "sampling", "banned_early", "num_logprobs")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    BANNED_EARLY_FIELD_NUMBER: _ClassVar[int]
+    NUM_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    prompt_len: int
+    sampling: SamplingParams
+    banned_early: _containers.RepeatedScalarFieldContainer[int]
+    num_logprobs: int
+    def __init__(self, request_id: _Optional[int] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., banned_early: _Optional[_Iterable[int]] = ..., num_logprobs: _Optional[int] = ...) -> None: ...
+
+class KVCommit(_message.Message):
+    __slots__ = ("request_id", "kept_nodes")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    KEPT_NODES_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    kept_nodes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[int] = ..., kept_nodes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Row(_message.Message):
+    __slots__ = ("request_id", "start", "token_ids", "parents", "new_blocks", "first_output", "scored_ids")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    NEW_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    SCORED_IDS_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    start: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    parents: _containers.RepeatedScalarFieldContainer[int]
+    new_blocks: _containers.RepeatedScalarFieldContainer[int]
+    first_output: int
+    scored_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[int] = ..., start: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., new_blocks: _Optional[_Iterable[int]] = ..., first_output: _Optional[int] = ..., scored_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class StepMessage(_message.Message):
+    __slots__ = ("epoch", "step_id", "group", "new", "commits", "releases", "rows")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STEP_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    NEW_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    RELEASES_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    step_id: int
+    group: int
+    new: _containers.RepeatedCompositeFieldContainer[NewRequest]
+    commits: _containers.RepeatedCompositeFieldContainer[KVCommit]
+    releases: _containers.RepeatedScalarFieldContainer[int]
+    rows: _containers.RepeatedCompositeFieldContainer[Row]
+    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., group: _Optional[int] = ..., new: _Optional[_Iterable[_Union[NewRequest, _Mapping]]] = ..., commits: _Optional[_Iterable[_Union[KVCommit, _Mapping]]] = ..., releases: _Optional[_Iterable[int]] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
+
+class RowResult(_message.Message):
+    __slots__ = ("request_id", "drawn_ids", "logprobs", "num_top", "top_ids", "top_logprobs")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    DRAWN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOP_FIELD_NUMBER: _ClassVar[int]
+    TOP_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    drawn_ids: _containers.RepeatedScalarFieldContainer[int]
+    logprobs: _containers.RepeatedScalarFieldContainer[float]
+    num_top: int
+    top_ids: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, request_id: _Optional[int] = ..., drawn_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., num_top: _Optional[int] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class StepReply(_message.Message):
+    __slots__ = ("epoch", "step_id", "results", "forward_s", "sample_s")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STEP_ID_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_S_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_S_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    step_id: int
+    results: _containers.RepeatedCompositeFieldContainer[RowResult]
+    forward_s: float
+    sample_s: float
+    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[RowResult, _Mapping]]] = ..., forward_s: _Optional[float] = ..., sample_s: _Optional[float] = ...) -> None: ...
+
+class DraftModelDescription(_message.Message):
+    __slots__ = ("name", "vocab_size", "max_context_tokens", "llm_weights_hash", "weights_version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LLM_WEIGHTS_HASH_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    vocab_size: int
+    max_context_tokens: int
+    llm_weights_hash: str
+    weights_version: int
+    def __init__(self, name: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., llm_weights_hash: _Optional[str] = ..., weights_version: _Optional[int] = ...) -> None: ...
+
+class DraftSession(_message.Message):
+    __slots__ = ("session_id", "keep_tokens", "token_ids", "sampling", "verification", "max_nodes", "max_depth")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    KEEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    VERIFICATION_FIELD_NUMBER: _ClassVar[int]
+    MAX_NODES_FIELD_NUMBER: _ClassVar[int]
+    MAX_DEPTH_FIELD_NUMBER: _ClassVar[int]
+    session_id: int
+    keep_tokens: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    sampling: SamplingParams
+    verification: str
+    max_nodes: int
+    max_depth: int
+    def __init__(self, session_id: _Optional[int] = ..., keep_tokens: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., verification: _Optional[str] = ..., max_nodes: _Optional[int] = ..., max_depth: _Optional[int] = ...) -> None: ...
+
+class DraftRequest(_message.Message):
+    __slots__ = ("sessions",)
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    sessions: _containers.RepeatedCompositeFieldContainer[DraftSession]
+    def __init__(self, sessions: _Optional[_Iterable[_Union[DraftSession, _Mapping]]] = ...) -> None: ...
+
+class Draft(_message.Message):
+    __slots__ = ("session_id", "unknown_session", "token_ids", "parents", "score", "draw_index", "support_ids", "log_q", "weights_version")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_SESSION_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    DRAW_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SUPPORT_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOG_Q_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    session_id: int
+    unknown_session: bool
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    parents: _containers.RepeatedScalarFieldContainer[int]
+    score: _containers.RepeatedScalarFieldContainer[float]
+    draw_index: _containers.RepeatedScalarFieldContainer[int]
+    support_ids: _containers.RepeatedScalarFieldContainer[int]
+    log_q: _containers.RepeatedScalarFieldContainer[float]
+    weights_version: int
+    def __init__(self, session_id: _Optional[int] = ..., unknown_session: _Optional[bool] = ..., token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., score: _Optional[_Iterable[float]] = ..., draw_index: _Optional[_Iterable[int]] = ..., support_ids: _Optional[_Iterable[int]] = ..., log_q: _Optional[_Iterable[float]] = ..., weights_version: _Optional[int] = ...) -> None: ...
+
+class DraftReply(_message.Message):
+    __slots__ = ("drafts",)
+    DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    drafts: _containers.RepeatedCompositeFieldContainer[Draft]
+    def __init__(self, drafts: _Optional[_Iterable[_Union[Draft, _Mapping]]] = ...) -> None: ...
+
+class ReleaseRequest(_message.Message):
+    __slots__ = ("session_ids",)
+    SESSION_IDS_FIELD_NUMBER: _ClassVar[int]
+    session_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ReleaseReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
