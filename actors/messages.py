@@ -1,9 +1,10 @@
 """What the request manager and the LLM ranks say to each other, as plain dataclasses.
 
 One ordered stream of `StepMessage`s goes to every rank; the last pipeline stage answers each with
-a `StepReply`. Inside a step the order is: new requests → commits (copy to contiguous slots) →
-releases → block grants → writes and the forward pass. Token IDs and per-token scalars only:
-nothing here has the size of the vocabulary or of a hidden state.
+a `StepReply`. Inside a step the order is: commits (copy to contiguous slots) → releases → new
+requests (so a preempted one can come back under its number) → block grants → writes and the
+forward pass. Token IDs and per-token scalars only: nothing here has the size of the vocabulary or
+of a hidden state.
 
 `actors.wire` turns these into protos and back.
 """
@@ -56,8 +57,9 @@ class Row:
     first_output: int = 0
     """Nodes from this one on are sampled; `len(tree)` for a prefill chunk that is not the last."""
     scored_ids: tuple[int, ...] = ()
-    """For prompt log-probabilities: one token id for each output node, whose own
-    log-probability is wanted instead of the drawn token's."""
+    """For prompt log-probabilities: token ids whose own log-probabilities are wanted instead of
+    the drawn tokens', for the output nodes from the first on; nodes beyond them report the drawn
+    token's."""
 
     @property
     def num_outputs(self) -> int:
@@ -74,10 +76,10 @@ class StepMessage:
     """Counts up from 0 within an epoch; ranks run strictly in this order."""
     group: int = 0
     """Which of the groups in flight this step belongs to (for traces)."""
-    new: tuple[NewRequest, ...] = ()
     commits: tuple[KVCommit, ...] = ()
     releases: tuple[int, ...] = ()
     """Requests to forget; their blocks may be granted again from this very step on."""
+    new: tuple[NewRequest, ...] = ()
     rows: tuple[Row, ...] = ()
 
     @property

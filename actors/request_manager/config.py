@@ -1,0 +1,71 @@
+"""The manager's sections of the configuration: `speculation` and `scheduler`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from actors.request_manager.drafters import DRAFTERS
+from actors.request_manager.verify import VERIFICATION_RULES
+
+
+class SpeculationConfig(BaseModel):
+    """What is guessed, and how much.
+
+    Attributes:
+        drafters: names of the drafters to ask; empty turns speculation off.
+        verification: the rule by which the LLM accepts drafts.
+        max_tree_nodes: draft nodes per request and step at most.
+        max_depth: draft tokens on one path at most.
+        budget: `adaptive` sizes trees by measured step times and acceptance, down to none;
+            `fixed` always verifies what the drafters bring, up to `max_tree_nodes`.
+        draft_deadline_ms: a drafter that has not answered by then is left out of the step.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    drafters: tuple[str, ...] = ("prompt_lookup",)
+    verification: str = "coupled"
+    max_tree_nodes: Annotated[int, Field(ge=0, le=1024)] = 32
+    max_depth: Annotated[int, Field(ge=1, le=64)] = 12
+    budget: Literal["adaptive", "fixed"] = "adaptive"
+    draft_deadline_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 50.0
+
+    @field_validator("drafters")
+    @classmethod
+    def _drafters_exist(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in DRAFTERS:
+                raise ValueError(f"no drafter {name!r}; there are: {', '.join(sorted(DRAFTERS))}")
+        if len(set(names)) < len(names):
+            raise ValueError("a drafter is named twice")
+        return names
+
+    @field_validator("verification")
+    @classmethod
+    def _rule_exists(cls, name: str) -> str:
+        if name not in VERIFICATION_RULES:
+            known = ", ".join(sorted(VERIFICATION_RULES))
+            raise ValueError(f"no verification rule {name!r}; there are: {known}")
+        return name
+
+
+class SchedulerConfig(BaseModel):
+    """How requests share the LLM.
+
+    Attributes:
+        max_batch_tokens: tokens in one step at most, drafts included.
+        max_running_requests: requests that hold KV blocks at one time.
+        max_queued_requests: requests that may wait; more are refused.
+        kv_block_tokens: tokens in one KV block.
+        kv_memory_bytes: memory for the KV cache of one rank, or `auto`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_batch_tokens: Annotated[int, Field(ge=16, le=65536)] = 512
+    max_running_requests: Annotated[int, Field(ge=1, le=4096)] = 64
+    max_queued_requests: Annotated[int, Field(ge=0, le=1_000_000)] = 256
+    kv_block_tokens: Annotated[int, Field(ge=1, le=1024)] = 16
+    kv_memory_bytes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
