@@ -1,0 +1,1 @@
+"""The front door: HTTP API, ready configurations, and the Ray Serve application."""

@@ -1,0 +1,65 @@
+"""What the HTTP face needs from whatever generates: a protocol, and a description of the model.
+
+The request manager stands behind it, in this process or behind a Ray Serve handle; tests put a
+scripted one there. Token IDs only: text is made and read at the ingress.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from actors.request_manager.generation import GenerationEvent, GenerationRequest
+
+
+@dataclass(frozen=True)
+class BackendDescription:
+    """What is served; fixed while the server runs.
+
+    Attributes:
+        model_name: what clients call the model.
+        max_context_tokens: most tokens of prompt and output together.
+        vocab_size: rows of the model's head; ids from 0 up to it can be sent and drawn.
+        weights_hash, dtype: of the weights served, for `system_fingerprint`.
+        drafters, verifications: names that a request may ask for.
+        default_verification: what is used where a request asks for none.
+        note: what a person should know of the model, told by `/v1/models`; None for nothing.
+    """
+
+    model_name: str
+    max_context_tokens: int
+    vocab_size: int
+    weights_hash: str = ""
+    dtype: str = ""
+    drafters: tuple[str, ...] = ()
+    verifications: tuple[str, ...] = ("coupled",)
+    default_verification: str = "coupled"
+    note: str | None = None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes when the same seed may no longer give the same text."""
+        source = "\0".join((self.model_name, self.weights_hash, self.dtype))
+        return "fp_" + hashlib.blake2b(source.encode(), digest_size=6).hexdigest()
+
+
+class Backend(Protocol):
+    """Generates for the ingress."""
+
+    @property
+    def description(self) -> BackendDescription: ...
+
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
+        """Events of one request; the last one has a finish reason. Closing it early cancels.
+
+        Raises (on iteration):
+            InputError: the request can never succeed.
+            OverloadedError: no room now.
+            UnavailableError, PeerError: starting, draining, or a part of the cluster failed.
+        """
+
+    async def metrics_text(self) -> str:
+        """All metrics in Prometheus' text format 0.0.4. Raises as `generate`."""
