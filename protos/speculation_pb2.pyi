@@ -106,22 +106,22 @@ class Row(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., start: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., new_blocks: _Optional[_Iterable[int]] = ..., first_output: _Optional[int] = ..., scored_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StepMessage(_message.Message):
-    __slots__ = ("epoch", "step_id", "group", "new", "commits", "releases", "rows")
+    __slots__ = ("epoch", "step_id", "group", "commits", "releases", "new", "rows")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
-    NEW_FIELD_NUMBER: _ClassVar[int]
     COMMITS_FIELD_NUMBER: _ClassVar[int]
     RELEASES_FIELD_NUMBER: _ClassVar[int]
+    NEW_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step_id: int
     group: int
-    new: _containers.RepeatedCompositeFieldContainer[NewRequest]
     commits: _containers.RepeatedCompositeFieldContainer[KVCommit]
     releases: _containers.RepeatedScalarFieldContainer[int]
+    new: _containers.RepeatedCompositeFieldContainer[NewRequest]
     rows: _containers.RepeatedCompositeFieldContainer[Row]
-    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., group: _Optional[int] = ..., new: _Optional[_Iterable[_Union[NewRequest, _Mapping]]] = ..., commits: _Optional[_Iterable[_Union[KVCommit, _Mapping]]] = ..., releases: _Optional[_Iterable[int]] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., group: _Optional[int] = ..., commits: _Optional[_Iterable[_Union[KVCommit, _Mapping]]] = ..., releases: _Optional[_Iterable[int]] = ..., new: _Optional[_Iterable[_Union[NewRequest, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
 
 class RowResult(_message.Message):
     __slots__ = ("request_id", "drawn_ids", "logprobs", "num_top", "top_ids", "top_logprobs")
