@@ -68,21 +68,40 @@ class TokenTree:
 
         Shared prefixes are stored once; siblings keep the order in which they first appear.
         """
-        trie: dict[int, dict] = {}  # type: ignore[type-arg]
-        for path in paths:
-            level = trie
-            for token in path:
-                level = level.setdefault(token, {})
+        return cls.union([cls.chain(path) for path in paths])[0]
+
+    @classmethod
+    def union(cls, trees: Sequence[TokenTree]) -> tuple[TokenTree, list[tuple[int, ...]]]:
+        """Every path of `trees` in one tree, shared prefixes once, in depth-first order.
+
+        Siblings keep the order in which they first appear.
+
+        Returns:
+            The tree, and for each of `trees` where its nodes stand in it.
+        """
+        below: list[dict[int, int]] = [{}]  # entry 0 is the context; token → entry of the child
+        entered: list[list[int]] = []
+        for tree in trees:
+            entries = [0]  # of the context and the tree's nodes
+            for token, parent in zip(tree.token_ids, tree.parents, strict=True):
+                children = below[entries[parent + 1]]
+                if token not in children:
+                    children[token] = len(below)
+                    below.append({})
+                entries.append(children[token])
+            entered.append(entries)
         token_ids: list[int] = []
         parents: list[int] = []
-        stack = [(CONTEXT, token, below) for token, below in reversed(trie.items())]
+        places = [CONTEXT] * len(below)
+        stack = [(CONTEXT, token, entry) for token, entry in reversed(below[0].items())]
         while stack:
-            parent, token, below = stack.pop()
-            node = len(token_ids)
+            parent, token, entry = stack.pop()
+            places[entry] = node = len(token_ids)
             token_ids.append(token)
             parents.append(parent)
-            stack.extend((node, child, rest) for child, rest in reversed(below.items()))
-        return cls(tuple(token_ids), tuple(parents))
+            stack.extend((node, child, place) for child, place in reversed(below[entry].items()))
+        union = cls(tuple(token_ids), tuple(parents))
+        return union, [tuple(places[entry] for entry in entries[1:]) for entries in entered]
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -141,4 +160,18 @@ class TokenTree:
         """The tree of an LLM step: `root` first, everything else below it."""
         return TokenTree(
             (root, *self.token_ids), (CONTEXT, *(parent + 1 for parent in self.parents))
+        )
+
+    def restricted(self, nodes: Sequence[int]) -> TokenTree:
+        """The tree of `nodes` alone: ascending, and with every node its ancestors.
+
+        Raises:
+            ValueError: if a node's parent is left out or the order is not ascending.
+        """
+        places = {CONTEXT: CONTEXT} | {node: place for place, node in enumerate(nodes)}
+        if any(self.parents[node] not in places for node in nodes):
+            raise ValueError("a node was kept without its parent")
+        return TokenTree(
+            tuple(self.token_ids[node] for node in nodes),
+            tuple(places[self.parents[node]] for node in nodes),
         )
