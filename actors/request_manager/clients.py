@@ -1,0 +1,199 @@
+"""The request manager's way to the LLM ranks, over gRPC.
+
+One ordered stream of steps to every rank, kept open; every message goes to all of them and the
+last rank's reply is the step's. Several steps may be in flight. The first stream that breaks fails
+all steps in flight and every later one, until `restore` has put new ranks in place.
+
+`grpc.aio` rather than the blocking API on threads: a step of nothing takes 0.17 ms there and back
+against 0.33 ms, as each reply reaches the event loop without passing through another thread. A
+client belongs to the event loop in which it was made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import grpc
+
+from actors import rpc, wire
+from actors.errors import PeerError, PeerTimeout, PeerUnavailable, ProtocolError
+from actors.messages import LLMDescription, StepMessage, StepReply
+from protos import speculation_pb2 as pb
+from protos import speculation_pb2_grpc as services
+
+StepKey = tuple[int, int]
+"""(epoch, step_id)"""
+
+
+class LLMClient:
+    """The ranks of one LLM, seen as one; implements `ports.LLM`. Make it inside the running loop.
+
+    Args:
+        addresses: `host:port` of every rank; the last one is the last pipeline stage.
+        respawn: brings the ranks back up and returns their addresses; raises PeerError.
+        step_timeout_s: how long a step may take, from `step` to its reply.
+        connect_timeout_s: how long a rank may take to answer for the first time.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        respawn: Callable[[], Awaitable[Sequence[str]]],
+        step_timeout_s: float,
+        connect_timeout_s: float = 30.0,
+    ) -> None:
+        self._respawn = respawn
+        self._step_timeout_s = step_timeout_s
+        self._connect_timeout_s = connect_timeout_s
+        self._waiting: dict[StepKey, asyncio.Future[StepReply | PeerError]] = {}
+        self._failure: PeerError | None = None
+        self._ranks = self._open(addresses)
+
+    async def describe(self) -> LLMDescription:
+        """What the last rank serves. Raises PeerError if one of the ranks does not answer."""
+        self._require_streams()
+        answers = [await rank.describe(self._connect_timeout_s) for rank in self._ranks]
+        return answers[-1]
+
+    async def step(self, message: StepMessage) -> StepReply:
+        """Send one step; steps run in the order in which this is called.
+
+        Raises:
+            PeerTimeout: no reply within `step_timeout_s`.
+            PeerUnavailable: a rank is gone, or the client was closed.
+            StaleEpoch, ProtocolError, PeerError: as the rank says.
+        """
+        self._require_streams()
+        key = (message.epoch, message.step_id)
+        if key in self._waiting:
+            raise ProtocolError(f"step {message.step_id} is in flight already")
+        encoded = wire.encode_step(message)
+        self._waiting[key] = asyncio.get_running_loop().create_future()
+        for rank in self._ranks:
+            rank.send(encoded)
+        try:
+            async with asyncio.timeout(self._step_timeout_s):
+                answer = await self._waiting[key]
+        except TimeoutError:
+            late = f"no reply to step {message.step_id} within {self._step_timeout_s:g} s"
+            raise PeerTimeout(late) from None
+        finally:
+            del self._waiting[key]
+        if isinstance(answer, PeerError):
+            raise answer
+        return answer
+
+    async def restore(self) -> None:
+        """Drop the streams, have the ranks brought back, and reconnect.
+
+        Raises:
+            PeerError: they cannot be brought back, or do not answer.
+        """
+        await self.close()
+        self._ranks = self._open(await self._respawn())
+        self._failure = None
+        await self.describe()
+
+    async def close(self) -> None:
+        """End all streams; steps in flight fail with PeerUnavailable, and so do later ones."""
+        self._fail(PeerUnavailable("the streams to the LLM ranks are closed"))
+        ranks, self._ranks = self._ranks, []
+        for rank in ranks:
+            await rank.close()
+
+    def _open(self, addresses: Sequence[str]) -> list[_RankStream]:
+        *others, last = addresses
+        return [
+            *(_RankStream(address, _drop, self._fail) for address in others),
+            _RankStream(last, self._resolve, self._fail),
+        ]
+
+    def _require_streams(self) -> None:
+        if self._failure is not None:
+            raise _copy(self._failure)
+
+    def _resolve(self, encoded: pb.StepReply) -> None:
+        """Hand a reply to whoever waits for it; one that comes too late is dropped."""
+        reply = wire.decode_reply(encoded)
+        waiting = self._waiting.get((reply.epoch, reply.step_id))
+        if waiting is not None and not waiting.done():
+            waiting.set_result(reply)
+
+    def _fail(self, error: PeerError) -> None:
+        self._failure = self._failure or error
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_result(_copy(error))
+
+
+class _RankStream:
+    """One rank: its channel, and the stream of steps with a task for each direction.
+
+    Args:
+        address: `host:port` of the rank.
+        on_reply: called with every reply; may raise ProtocolError, which ends the stream.
+        on_end: called once, with the reason, unless the stream is ended by `close`.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        on_reply: Callable[[pb.StepReply], None],
+        on_end: Callable[[PeerError], None],
+    ) -> None:
+        self._address = address
+        self._on_reply = on_reply
+        self._on_end = on_end
+        self._channel = rpc.open_channel(address)
+        self._stub = services.VerifierStub(self._channel)
+        self._call = self._stub.Steps()
+        self._outbox: asyncio.Queue[pb.StepMessage] = asyncio.Queue()
+        self._writer = asyncio.create_task(self._write())
+        self._reader = asyncio.create_task(self._read())
+
+    async def describe(self, timeout_s: float) -> LLMDescription:
+        request = pb.DescribeRequest()
+        answer = await rpc.call(self._stub.Describe, request, self._address, timeout_s)
+        return wire.decode_description(answer)
+
+    def send(self, message: pb.StepMessage) -> None:
+        self._outbox.put_nowait(message)
+
+    async def close(self) -> None:
+        self._writer.cancel()
+        self._reader.cancel()
+        await asyncio.gather(self._writer, self._reader, return_exceptions=True)
+        await self._channel.close()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._call.write(await self._outbox.get())
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            pass  # the stream is over, and the reader tells why
+
+    async def _read(self) -> None:
+        try:
+            async for reply in self._call:
+                self._on_reply(reply)
+            error: PeerError = PeerUnavailable(f"{self._address}: the rank ended the stream")
+        except grpc.aio.AioRpcError as failure:
+            error = rpc.peer_error(failure, self._address)
+        except ProtocolError as problem:
+            error = ProtocolError(f"{self._address}: {problem}")
+        except asyncio.CancelledError:
+            if self._reader.cancelling():
+                raise
+            # grpc.aio raises the same for a stream that the *peer* has cancelled.
+            error = PeerUnavailable(f"{self._address}: the rank cancelled the stream")
+        self._on_end(error)
+
+
+def _drop(reply: pb.StepReply) -> None:
+    """Replies of all ranks but the last only keep the stream flowing."""
+
+
+def _copy(error: PeerError) -> PeerError:
+    """Each caller raises an error of its own: tracebacks grow on the one that is raised."""
+    return type(error)(*error.args)
