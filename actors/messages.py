@@ -94,6 +94,10 @@ class TopLogprobs:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
 
+    def first(self, count: int) -> TopLogprobs:
+        """The best `count` of them."""
+        return TopLogprobs(self.token_ids[:count], self.logprobs[:count])
+
 
 @dataclass(frozen=True)
 class RowResult:

@@ -43,6 +43,7 @@ class LLMClient:
         step_timeout_s: float,
         connect_timeout_s: float = 30.0,
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._respawn = respawn
         self._step_timeout_s = step_timeout_s
         self._connect_timeout_s = connect_timeout_s
@@ -69,7 +70,7 @@ class LLMClient:
         if key in self._waiting:
             raise ProtocolError(f"step {message.step_id} is in flight already")
         encoded = wire.encode_step(message)
-        self._waiting[key] = asyncio.get_running_loop().create_future()
+        self._waiting[key] = self._loop.create_future()
         for rank in self._ranks:
             rank.send(encoded)
         try:
@@ -164,6 +165,7 @@ class _RankStream:
         self._writer.cancel()
         self._reader.cancel()
         await asyncio.gather(self._writer, self._reader, return_exceptions=True)
+        self._call.cancel()
         await self._channel.close()
 
     async def _write(self) -> None:

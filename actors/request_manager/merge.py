@@ -9,7 +9,7 @@ be is decided elsewhere (`budget`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -84,6 +84,16 @@ class MergedTree:
         )
 
 
+Estimate = Callable[[str, int, float], float]
+"""From a drafter's name, a node's depth and the drafter's score to the probability that the node is
+accepted, given that its parent is."""
+
+
+def believe(drafter: str, depth: int, score: float) -> float:
+    """The estimate that takes every drafter at its word."""
+    return score
+
+
 class MergeResult(NamedTuple):
     """The merged tree, and why the drafts of some drafters were left out of it."""
 
@@ -91,10 +101,17 @@ class MergeResult(NamedTuple):
     rejected: dict[str, str]
 
 
-def merge(drafts: Mapping[str, Draft], vocab_size: int) -> MergeResult:
+def merge(
+    drafts: Mapping[str, Draft], vocab_size: int, estimate: Estimate = believe
+) -> MergeResult:
     """Merge the drafts of one request, by drafter name.
 
     Siblings stand in the order in which they first appear. A draft with a fault is left out.
+
+    Args:
+        drafts: by drafter name.
+        vocab_size: token ids must be below it.
+        estimate: corrects the drafters' own scores, which the proposals keep.
     """
     faults = {name: _fault(draft, vocab_size) for name, draft in drafts.items()}
     sound = [(name, draft) for name, draft in drafts.items() if faults[name] is None]
@@ -103,7 +120,7 @@ def merge(drafts: Mapping[str, Draft], vocab_size: int) -> MergeResult:
     for (name, draft), nodes in zip(sound, places, strict=True):
         for node, (place, score) in enumerate(zip(nodes, draft.scores, strict=True)):
             proposals[place].append(Proposal(name, node, score))
-    merged = MergedTree(tree, tuple(map(tuple, proposals)), _combined(tree, proposals))
+    merged = MergedTree(tree, tuple(map(tuple, proposals)), _combined(tree, proposals, estimate))
     return MergeResult(merged, {name: fault for name, fault in faults.items() if fault})
 
 
@@ -118,13 +135,18 @@ def _fault(draft: Draft, vocab_size: int) -> str | None:
     return None
 
 
-def _combined(tree: TokenTree, proposals: list[list[Proposal]]) -> tuple[float, ...]:
+def _combined(
+    tree: TokenTree, proposals: list[list[Proposal]], estimate: Estimate
+) -> tuple[float, ...]:
     """Each node's acceptance given its parent's, from all its proposals.
 
-    Noisy-or: 1 - Π (1 - score), as if each proposer had its own chance to be right. At most one
+    Noisy-or: 1 - Π (1 - estimate), as if each proposer had its own chance to be right. At most one
     child of a node can be accepted, so siblings that sum to more than one are scaled to sum to it.
     """
-    raw = [1.0 - math.prod(1.0 - proposal.score for proposal in node) for node in proposals]
+    raw = [
+        1.0 - math.prod(1.0 - estimate(who.drafter, depth, who.score) for who in node)
+        for node, depth in zip(proposals, tree.depths, strict=True)
+    ]
     sums = [0.0] * (len(tree) + 1)  # the context's children are summed in the last entry
     for parent, score in zip(tree.parents, raw, strict=True):
         sums[parent] += score

@@ -46,6 +46,7 @@ class DraftTask:
         prompt_len: how many of them are prompt.
         sampling: as for the LLM (the noise is shared).
         max_nodes, max_depth: more than this will be cut off.
+        drafters: names of those that may be asked; None for all.
     """
 
     request_id: int
@@ -54,6 +55,7 @@ class DraftTask:
     sampling: SamplingParams
     max_nodes: int
     max_depth: int
+    drafters: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from enum import Enum
 
 from actors.errors import TreeServeError
-from actors.request_manager.commit import OutputState
+from actors.request_manager.commit import OutputRules, OutputState
 from actors.request_manager.generation import (
-    FinishReason,
     GenerationEvent,
     GenerationRequest,
     SpeculationStats,
+    TokenLogprob,
 )
 
 
@@ -72,22 +72,26 @@ class Request:
     """One running request.
 
     Attributes:
-        request_id: the manager's number for it; the ranks know it by this.
+        request_id: the manager's number for it; counts up, so it tells who came first.
         tokens: prompt and output so far; the last one is the root of the next step.
+        rules, output: when the output ends, and how far it is.
+        prompt_logprobs: of the prompt tokens scored so far, if they are wanted.
         known_to_ranks: the ranks have had its `NewRequest` in this epoch.
-        in_flight: a step that carries it is on its way.
-        num_failures: steps lost while they carried it.
+        in_flight: planned for a step that is not over.
+        num_failures: steps lost while they carried it, since it last got on.
     """
 
     def __init__(
-        self, request_id: int, asked: GenerationRequest, output: OutputState, arrival_s: float
+        self, request_id: int, asked: GenerationRequest, rules: OutputRules, arrival_s: float
     ) -> None:
         self.request_id = request_id
         self.asked = asked
-        self.output = output
+        self.rules = rules
+        self.output = OutputState()
         self.arrival_s = arrival_s
         self.tokens: list[int] = [*asked.prompt_ids, *asked.emitted_ids]
         self.prompt_len = len(asked.prompt_ids)
+        self.prompt_logprobs: list[TokenLogprob] = []
         self.state = State.WAITING
         self.sink = EventSink()
         self.stats = SpeculationStats()
@@ -96,6 +100,7 @@ class Request:
         self.known_to_ranks = False
         self.in_flight = False
         self.num_failures = 0
+        self._prompt_is_scored = asked.prompt_logprobs is None
 
     @property
     def num_output(self) -> int:
@@ -103,8 +108,19 @@ class Request:
 
     @property
     def max_total_tokens(self) -> int:
-        """Tokens at the end of the longest output that was asked for."""
-        return self.prompt_len + self.asked.stop.max_tokens
+        """Tokens at the end of the longest output that it can have."""
+        return self.prompt_len + self.rules.max_tokens
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """True until the prompt's log-probabilities have been delivered."""
+        return not self._prompt_is_scored
+
+    def take_prompt_logprobs(self) -> tuple[TokenLogprob, ...]:
+        """The prompt's log-probabilities, once."""
+        self._prompt_is_scored = True
+        scored, self.prompt_logprobs = tuple(self.prompt_logprobs), []
+        return scored
 
     def transition(self, state: State) -> None:
         """Move to another state.
@@ -120,10 +136,6 @@ class Request:
         """Give up the KV; the request will be prefilled again from its tokens."""
         self.transition(State.PREEMPTED)
         self.transition(State.WAITING)
+        self.prompt_logprobs.clear()
         self.known_to_ranks = False
         self.in_flight = False
-
-    def finish(self, reason: FinishReason) -> None:
-        """Enter FINISHED; the last event is the caller's to put."""
-        self.transition(State.FINISHED)
-        self.finish_reason = reason

@@ -116,11 +116,10 @@ class Scheduler:
         turns = [self._turn(request, 1) for request in decodes]
         room -= len(turns)
         prefills = [request for request in running if request.state is State.PREFILL]
-        for request in itertools.chain(prefills, self._admissions(group)):
+        candidates = itertools.chain(prefills, self._admissions(group))
+        while room and (request := next(candidates, None)):
             turns.append(self._turn(request, room))
             room -= turns[-1].num_tokens
-            if room == 0:
-                break
         return turns
 
     def room_for_drafts(self, turns: Iterable[Turn]) -> int:
@@ -155,6 +154,11 @@ class Scheduler:
             self._waiting.remove(request)
         else:
             self._leave(request)
+
+    @property
+    def has_releases(self) -> bool:
+        """True if the ranks hold on to requests that are gone."""
+        return bool(self._released)
 
     def take_releases(self) -> tuple[int, ...]:
         """Requests that the ranks must forget, since the last call; for the next step message."""

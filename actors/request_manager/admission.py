@@ -1,0 +1,51 @@
+"""What a request must satisfy before it is queued; every refusal names the field."""
+
+from __future__ import annotations
+
+from actors.errors import InputError
+from actors.messages import LLMDescription
+from actors.request_manager.config import SpeculationConfig
+from actors.request_manager.generation import MAX_LOGPROBS, GenerationRequest
+
+
+def check_request(
+    asked: GenerationRequest, llm: LLMDescription, speculation: SpeculationConfig
+) -> None:
+    """Raise InputError unless the LLM can run the request as it stands."""
+    _check_tokens(asked, llm)
+    for name in ("num_logprobs", "prompt_logprobs"):
+        wanted = getattr(asked, name)
+        if wanted is not None and not 0 <= wanted <= MAX_LOGPROBS:
+            raise InputError(f"{name} must be between 0 and {MAX_LOGPROBS}", name)
+    wishes = asked.speculation
+    if wishes.max_nodes is not None and wishes.max_nodes < 0:
+        raise InputError("speculation.max_nodes must not be negative", "speculation.max_nodes")
+    if wishes.verification not in (None, speculation.verification):
+        raise InputError(
+            f"this server verifies by {speculation.verification!r}", "speculation.verification"
+        )
+    for name in wishes.drafters or ():
+        if name not in speculation.drafters:
+            running = ", ".join(speculation.drafters) or "none"
+            raise InputError(
+                f"no drafter {name!r} runs here; there are: {running}", "speculation.drafters"
+            )
+
+
+def _check_tokens(asked: GenerationRequest, llm: LLMDescription) -> None:
+    if not asked.prompt_ids:
+        raise InputError("the prompt is empty", "prompt")
+    for token in (*asked.prompt_ids, *asked.emitted_ids):
+        if not 0 <= token < llm.vocab_size:
+            raise InputError(f"token id {token} is outside the vocabulary", "prompt")
+    for token in asked.stop.stop_token_ids:
+        if not 0 <= token < llm.vocab_size:
+            raise InputError(f"token id {token} is outside the vocabulary", "stop_token_ids")
+    room = llm.max_context_tokens - (asked.stop.max_tokens > 0)
+    if len(asked.prompt_ids) > room:
+        raise InputError(
+            f"the prompt has {len(asked.prompt_ids)} tokens; the model's context is "
+            f"{llm.max_context_tokens} tokens, output included",
+            "prompt",
+            "context_length_exceeded",
+        )

@@ -1,0 +1,183 @@
+"""How many draft nodes a step should carry, and which.
+
+A step that carries k draft nodes beside its R rows is expected to commit R + Σ pᵢ tokens, where pᵢ
+is the probability that node i is accepted (the product of the conditional acceptances along its
+path), and to take T(R + k) seconds. Nodes are taken in order of pᵢ as long as that raises expected
+tokens per second. pᵢ never exceeds its parent's, so what is taken is a tree; where guesses are poor
+or batches large nothing is taken, and the step is plain decoding.
+
+T is learnt from the steps themselves, the acceptances from what became of the drafts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from actors.request_manager.merge import MergedTree
+
+
+class StepCost:
+    """Seconds of a step as a linear function of its tokens, learnt as the machine drifts.
+
+    Least squares over exponentially forgotten steps. The slope is held near 3 % of a step per
+    token until the steps seen differ enough in size to tell.
+    """
+
+    FORGET = 0.98
+    PRIOR_SLOPE = 0.03
+    PRIOR_WEIGHT = 16.0
+    HICCUP = 3.0
+
+    def __init__(self) -> None:
+        self._weight = 0.0
+        self._mean_tokens = 0.0
+        self._mean_s = 0.0
+        self._variance = 0.0
+        self._covariance = 0.0
+
+    def observe(self, num_tokens: int, seconds: float) -> None:
+        """Learn from one step; steps over three times the estimate are the machine's hiccups."""
+        if self._weight > 1.0 and seconds > self.HICCUP * self.seconds(num_tokens):
+            seconds = self.HICCUP * self.seconds(num_tokens)
+        self._weight = self.FORGET * self._weight + 1.0
+        share = 1.0 / self._weight
+        off_tokens = num_tokens - self._mean_tokens
+        off_s = seconds - self._mean_s
+        self._mean_tokens += share * off_tokens
+        self._mean_s += share * off_s
+        self._variance += share * ((1.0 - share) * off_tokens * off_tokens - self._variance)
+        self._covariance += share * ((1.0 - share) * off_tokens * off_s - self._covariance)
+
+    @property
+    def seconds_per_token(self) -> float:
+        """What one more token in a step costs; never nothing."""
+        prior = self.PRIOR_SLOPE * self._mean_s
+        slope = (self._covariance + self.PRIOR_WEIGHT * prior) / (
+            self._variance + self.PRIOR_WEIGHT
+        )
+        return max(slope, 0.1 * prior, 1e-9)
+
+    def seconds(self, num_tokens: int) -> float:
+        """Estimate for a step of so many tokens; 0 before anything was observed."""
+        estimate = self._mean_s + self.seconds_per_token * (num_tokens - self._mean_tokens)
+        return max(estimate, 0.1 * self._mean_s)
+
+
+class Acceptance:
+    """Turns the drafters' own scores into measured probabilities of acceptance.
+
+    For each drafter, depth and score a node falls into a cell that counts how often its like was
+    accepted once its parent was; a cell without counts believes the drafter.
+    """
+
+    FORGET = 0.995
+    PRIOR_WEIGHT = 6.0
+    SCORE_CELLS = 12
+    DEPTH_CELLS = 6
+
+    def __init__(self) -> None:
+        self._cells: defaultdict[tuple[str, int, int], list[float]] = defaultdict(
+            lambda: [0.0, 0.0]
+        )
+
+    def probability(self, drafter: str, depth: int, score: float) -> float:
+        """Probability that a node is accepted given that its parent is."""
+        tried, accepted = self._cells[self._cell(drafter, depth, score)]
+        return (accepted + self.PRIOR_WEIGHT * score) / (tried + self.PRIOR_WEIGHT)
+
+    def observe(self, drafter: str, depth: int, score: float, accepted: bool) -> None:
+        """Count a node whose parent was accepted. `score` is the drafter's own."""
+        cell = self._cells[self._cell(drafter, depth, score)]
+        cell[0] = self.FORGET * cell[0] + 1.0
+        cell[1] = self.FORGET * cell[1] + accepted
+
+    def _cell(self, drafter: str, depth: int, score: float) -> tuple[str, int, int]:
+        level = min(int(score * self.SCORE_CELLS), self.SCORE_CELLS - 1)
+        return drafter, min(depth, self.DEPTH_CELLS - 1), level
+
+
+class Budget(Protocol):
+    """Decides which draft nodes a step carries."""
+
+    def select(
+        self, trees: Mapping[int, MergedTree], num_tokens: int, room: int
+    ) -> dict[int, MergedTree]:
+        """Trees cut down to what is worth its time, empty ones left out.
+
+        Args:
+            trees: by request id.
+            num_tokens: what the step carries beside drafts.
+            room: draft nodes at most.
+        """
+
+    def observe(self, num_tokens: int, seconds: float) -> None:
+        """A step of so many tokens took so long."""
+
+
+class FixedBudget:
+    """Takes whatever the drafters bring, the most probable nodes first, while there is room."""
+
+    def select(
+        self, trees: Mapping[int, MergedTree], num_tokens: int, room: int
+    ) -> dict[int, MergedTree]:
+        return _restricted(trees, _by_probability(trees)[: max(room, 0)])
+
+    def observe(self, num_tokens: int, seconds: float) -> None:
+        """A fixed budget learns nothing."""
+
+
+class AdaptiveBudget:
+    """Takes nodes as long as they raise expected tokens per second."""
+
+    def __init__(self) -> None:
+        self.cost = StepCost()
+
+    def select(
+        self, trees: Mapping[int, MergedTree], num_tokens: int, room: int
+    ) -> dict[int, MergedTree]:
+        expected_tokens = float(max(len(trees), 1))
+        seconds = self.cost.seconds(num_tokens)
+        per_token = self.cost.seconds_per_token
+        taken = []
+        for node in _by_probability(trees)[: max(room, 0)]:
+            if node.probability * seconds <= expected_tokens * per_token:
+                break
+            expected_tokens += node.probability
+            seconds += per_token
+            taken.append(node)
+        return _restricted(trees, taken)
+
+    def observe(self, num_tokens: int, seconds: float) -> None:
+        self.cost.observe(num_tokens, seconds)
+
+
+BUDGETS: dict[str, Callable[[], Budget]] = {"adaptive": AdaptiveBudget, "fixed": FixedBudget}
+
+
+class _Candidate(NamedTuple):
+    probability: float
+    request_id: int
+    node: int
+
+
+def _by_probability(trees: Mapping[int, MergedTree]) -> list[_Candidate]:
+    """All nodes, the most probable first; parents before children (the sort is stable)."""
+    nodes = [
+        _Candidate(probability, request_id, node)
+        for request_id, tree in trees.items()
+        for node, probability in enumerate(tree.path_scores)
+    ]
+    return sorted(nodes, key=lambda candidate: -candidate.probability)
+
+
+def _restricted(
+    trees: Mapping[int, MergedTree], taken: Iterable[_Candidate]
+) -> dict[int, MergedTree]:
+    nodes: defaultdict[int, list[int]] = defaultdict(list)
+    for candidate in taken:
+        nodes[candidate.request_id].append(candidate.node)
+    return {
+        request_id: trees[request_id].restricted(sorted(kept)) for request_id, kept in nodes.items()
+    }

@@ -1,0 +1,98 @@
+"""Asks the drafters, side by side and under one deadline. Fails open: who is late, dead or wrong
+is left out of the step, and the step goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from actors.request_manager.config import SpeculationConfig
+from actors.request_manager.ports import Draft, Drafter, DraftTask
+from actors.request_manager.scheduler import Turn
+
+logger = logging.getLogger(__name__)
+
+DraftsByRequest = dict[int, dict[str, Draft]]
+"""Drafts by request id and drafter name."""
+
+
+class Drafting:
+    """The drafters of one manager.
+
+    Args:
+        drafters: whom to ask.
+        deadline_s: how long to wait for all of them.
+
+    Attributes:
+        failures: how often each drafter raised or was late.
+    """
+
+    def __init__(self, drafters: Sequence[Drafter], deadline_s: float) -> None:
+        self._drafters = {drafter.name: drafter for drafter in drafters}
+        self._deadline_s = deadline_s
+        self.failures: Counter[str] = Counter()
+
+    async def ask(self, tasks: Sequence[DraftTask]) -> DraftsByRequest:
+        """Drafts for all tasks from all drafters that they allow."""
+        calls: dict[asyncio.Task[Mapping[int, Draft]], str] = {}
+        for name, drafter in self._drafters.items():
+            allowed = [task for task in tasks if task.drafters is None or name in task.drafters]
+            if allowed:
+                calls[asyncio.ensure_future(drafter.draft(allowed))] = name
+        drafts: DraftsByRequest = {}
+        if not calls:
+            return drafts
+        done, late = await asyncio.wait(calls, timeout=self._deadline_s)
+        for call in late:
+            call.cancel()
+            self._note_failure(calls[call], "late")
+        for call in done:
+            error = call.exception() if not call.cancelled() else asyncio.CancelledError()
+            if error is not None:
+                self._note_failure(calls[call], repr(error))
+                continue
+            for request_id, draft in call.result().items():
+                drafts.setdefault(request_id, {})[calls[call]] = draft
+        return drafts
+
+    def note_rejected(self, faults: Mapping[str, str]) -> None:
+        """Drafts that broke the rules, by drafter name."""
+        for name, fault in faults.items():
+            self._note_failure(name, fault)
+
+    def forget(self, request_id: int) -> None:
+        """A request is over."""
+        for drafter in self._drafters.values():
+            drafter.forget(request_id)
+
+    def _note_failure(self, name: str, what: str) -> None:
+        self.failures[name] += 1
+        # Powers of two: a dead drafter must not fill the log.
+        if self.failures[name] & (self.failures[name] - 1) == 0:
+            logger.warning(
+                "drafter %s left out of a step (%d so far): %s", name, self.failures[name], what
+            )
+
+
+def draft_task(turn: Turn, config: SpeculationConfig) -> DraftTask | None:
+    """What to ask for a turn; None if drafts have no place in it."""
+    request = turn.request
+    wishes = request.asked.speculation
+    max_nodes = config.max_tree_nodes
+    if wishes.max_nodes is not None:
+        max_nodes = min(max_nodes, wishes.max_nodes)
+    # The bonus takes the last place of the output.
+    max_depth = min(config.max_depth, request.max_total_tokens - len(request.tokens) - 1)
+    if not (turn.is_decode and wishes.enabled and max_nodes > 0 and max_depth > 0):
+        return None
+    return DraftTask(
+        request_id=request.request_id,
+        token_ids=request.tokens,
+        prompt_len=request.prompt_len,
+        sampling=request.asked.sampling,
+        max_nodes=max_nodes,
+        max_depth=max_depth,
+        drafters=wishes.drafters,
+    )

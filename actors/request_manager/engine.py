@@ -1,0 +1,345 @@
+"""The loop of the request manager: schedule → draft → merge → step → verify → commit → emit.
+
+One coroutine for each group of requests takes its steps independently of the others, so that one
+group's drafting overlaps another's step and a pipeline of ranks stays full. Everything between two
+awaits is atomic, and the LLM runs steps in the order in which they were sent.
+
+The manager holds every token, so the ranks' KV is only a cache: after a failure the epoch goes up,
+the ranks forget everything, and requests are prefilled again from their tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+
+from actors.errors import PeerError, TreeServeError, UnavailableError
+from actors.messages import LLMDescription, StepMessage
+from actors.request_manager.admission import check_request
+from actors.request_manager.budget import BUDGETS, Acceptance
+from actors.request_manager.commit import OutputRules, commit
+from actors.request_manager.composer import Composer, StepRow
+from actors.request_manager.config import SchedulerConfig, SpeculationConfig
+from actors.request_manager.drafting import Drafting, DraftsByRequest, draft_task
+from actors.request_manager.generation import FinishReason, GenerationEvent, GenerationRequest
+from actors.request_manager.kv_ledger import KVLedger
+from actors.request_manager.merge import MergedTree, merge
+from actors.request_manager.ports import LLM, Clock, Drafter, DraftTask, Observer
+from actors.request_manager.records import Laps, Tally, step_record
+from actors.request_manager.request import Request, State
+from actors.request_manager.scheduler import Scheduler, Turn
+from actors.request_manager.settling import Settler, results_by_request, verify_row
+from actors.request_manager.verify import VERIFICATION_RULES
+from actors.vocabulary import Vocabulary
+
+logger = logging.getLogger(__name__)
+
+MAX_FAILURES = 3
+"""A request that was in this many lost steps without getting on is ended: it may be what kills the
+ranks."""
+
+RESTORE_BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
+
+
+class Engine:
+    """Generates for many requests at once with one LLM.
+
+    Args:
+        llm: the ranks, ready for a first step.
+        description: what `llm.describe()` said.
+        vocabulary: the LLM's.
+        speculation, scheduling: configuration.
+        drafters: whom to ask for drafts.
+        observer: is told of steps and finished requests.
+        clock: monotonic seconds.
+        num_groups: groups of requests in flight at one time; the number of pipeline stages.
+    """
+
+    def __init__(
+        self,
+        llm: LLM,
+        description: LLMDescription,
+        vocabulary: Vocabulary,
+        speculation: SpeculationConfig,
+        scheduling: SchedulerConfig,
+        drafters: Sequence[Drafter],
+        observer: Observer,
+        clock: Clock = time.monotonic,
+        num_groups: int = 1,
+    ) -> None:
+        self.description = description
+        self._llm = llm
+        self._vocabulary = vocabulary
+        self._speculation = speculation
+        self._observer = observer
+        self._clock = clock
+        self._ledger = KVLedger(description.num_kv_blocks, description.kv_block_tokens)
+        self._scheduler = Scheduler(scheduling, self._ledger, num_groups)
+        self._composer = Composer()
+        self._drafting = Drafting(drafters, speculation.draft_deadline_ms / 1e3)
+        self._rule = VERIFICATION_RULES[speculation.verification]
+        self._budget = BUDGETS[speculation.budget]()
+        self._acceptance = Acceptance()
+        self._settler = Settler(self._ledger, self._composer, self._acceptance)
+        self._next_request = 0
+        self._work = [asyncio.Event() for _ in range(num_groups)]
+        self._healthy = asyncio.Event()
+        self._healthy.set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopped: TreeServeError | None = UnavailableError("the engine was not started")
+
+    # ------------------------------------------------------------ the face
+
+    async def start(self) -> None:
+        """Begin to take steps."""
+        self._stopped = None
+        self._tasks = [
+            asyncio.create_task(self._run_group(group), name=f"group-{group}")
+            for group in range(len(self._work))
+        ]
+
+    async def stop(self) -> None:
+        """End every request with an error, and the loop."""
+        self._stopped = UnavailableError("the server is shutting down")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for request in list(self._scheduler.requests()):
+            self._fail(request, self._stopped)
+
+    async def generate(self, asked: GenerationRequest) -> AsyncIterator[GenerationEvent]:
+        """Generate one output; closing the iterator cancels it.
+
+        Raises:
+            InputError: the request cannot be run.
+            OverloadedError: too many are waiting.
+            UnavailableError: the LLM is lost or the engine is stopping.
+        """
+        request = self._submit(asked)
+        try:
+            async for event in request.sink:
+                yield event
+        finally:
+            self._cancel(request)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no request is waiting or running."""
+        return not self._scheduler.num_waiting and not self._scheduler.num_running
+
+    def audit(self) -> None:
+        """Raise AssertionError if the KV ledger's books do not balance."""
+        self._ledger.audit()
+
+    # ------------------------------------------------------------ the loop
+
+    async def _run_group(self, group: int) -> None:
+        while True:
+            await self._healthy.wait()
+            epoch = self._composer.epoch
+            turns = self._scheduler.plan(group)
+            if not turns and not self._scheduler.has_releases:
+                self._update_gauges()
+                await self._work[group].wait()
+                self._work[group].clear()
+                continue
+            try:
+                await self._take_step(group, turns)
+            except PeerError as error:
+                await self._recover(epoch, error)
+            except Exception as error:  # a supervised loop: one fault of ours must not end it
+                logger.exception("a step failed")
+                await self._recover(epoch, error)
+
+    async def _take_step(self, group: int, turns: Sequence[Turn]) -> None:
+        epoch = self._composer.epoch
+        laps = Laps(self._clock)
+        tasks = [task for turn in turns if (task := draft_task(turn, self._speculation))]
+        drafts = await self._drafting.ask(tasks)
+        laps.end("draft")
+        if epoch != self._composer.epoch:
+            return
+        message, rows = self._compose(group, turns, self._merge(tasks, drafts))
+        laps.end("merge")
+        reply = await self._llm.step(message)
+        laps.end("step")
+        if epoch != self._composer.epoch:
+            return
+        results = results_by_request(rows, reply)
+        verified = [verify_row(row, results, self._rule) for row in rows]
+        laps.end("verify")
+        tally = Tally()
+        events = [
+            self._settler.settle(row, outcome, results.get(row.row.request_id), tally)
+            for row, outcome in zip(rows, verified, strict=True)
+        ]
+        laps.end("commit")
+        for row, event in zip(rows, events, strict=True):
+            self._emit(row.turn.request, event)
+        laps.end("emit")
+        self._budget.observe(message.num_tokens, laps.seconds["step"])
+        self._observer.step_done(step_record(message, rows, reply, tally, laps.seconds))
+        self._wake()
+
+    def _merge(self, tasks: Sequence[DraftTask], drafts: DraftsByRequest) -> dict[int, MergedTree]:
+        """One tree for each request that has drafts, cut to the request's own limits."""
+        trees = {}
+        for task in tasks:
+            by_drafter = drafts.get(task.request_id)
+            if by_drafter:
+                merged, rejected = merge(
+                    by_drafter, self.description.vocab_size, self._acceptance.probability
+                )
+                self._drafting.note_rejected(rejected)
+                trees[task.request_id] = merged.cut(task.max_nodes, task.max_depth)
+        return trees
+
+    def _compose(
+        self, group: int, turns: Sequence[Turn], trees: Mapping[int, MergedTree]
+    ) -> tuple[StepMessage, list[StepRow]]:
+        """Reserve KV and build the message; what was cancelled meanwhile stays out of it."""
+        for turn in turns:
+            if turn.request.state is State.CLOSING:
+                self._end(turn.request, FinishReason.ABORT)
+        turns = [turn for turn in turns if turn.request.state is not State.FINISHED]
+        room = self._scheduler.room_for_drafts(turns)
+        num_tokens = sum(turn.num_tokens for turn in turns)
+        chosen = self._budget.select(trees, num_tokens, room)
+        grants = self._scheduler.grant(turns, {key: len(tree) for key, tree in chosen.items()})
+        releases = self._scheduler.take_releases()
+        return self._composer.compose(group, grants, chosen, releases, self._vocabulary.eos_ids)
+
+    def _emit(self, request: Request, event: GenerationEvent | None) -> None:
+        request.in_flight = False
+        request.num_failures = 0
+        if request.state is State.CLOSING:
+            self._end(request, FinishReason.ABORT)
+        elif event is not None and event.finish_reason is not None:
+            self._end(request, event.finish_reason, event)
+        elif event is not None:
+            self._note_first_token(request)
+            request.sink.put(event)
+
+    # ------------------------------------------------------------ requests come and go
+
+    def _submit(self, asked: GenerationRequest) -> Request:
+        if self._stopped is not None:
+            raise self._stopped
+        check_request(asked, self.description, self._speculation)
+        rules = OutputRules(
+            asked.stop,
+            self._vocabulary,
+            len(asked.prompt_ids),
+            self.description.max_context_tokens,
+            asked.sampling.min_tokens,
+        )
+        request = Request(self._next_request, asked, rules, self._clock())
+        self._next_request += 1
+        request.output = commit(rules, request.output, asked.emitted_ids).state
+        self._scheduler.submit(request)
+        if request.output.finish_reason is not None and not request.wants_prompt_logprobs:
+            self._end(request, request.output.finish_reason)  # nothing is left to generate
+        self._wake()
+        return request
+
+    def _cancel(self, request: Request) -> None:
+        """End a request that nobody reads any more; does nothing if it is over."""
+        if request.state in (State.FINISHED, State.CLOSING):
+            return
+        if request.in_flight:
+            request.transition(State.CLOSING)
+        else:
+            self._end(request, FinishReason.ABORT)
+        self._wake()
+
+    def _end(
+        self, request: Request, reason: FinishReason, event: GenerationEvent | None = None
+    ) -> None:
+        """Take a request out and put its last event."""
+        self._forget(request, reason)
+        last = event or GenerationEvent(visible_bytes=request.output.visible_bytes)
+        request.sink.put(replace(last, finish_reason=reason, stats=request.stats))
+
+    def _fail(self, request: Request, error: TreeServeError) -> None:
+        """Take a request out and give its reader an error."""
+        self._forget(request, FinishReason.ERROR)
+        request.sink.fail(error)
+
+    def _forget(self, request: Request, reason: FinishReason) -> None:
+        if request.num_output:
+            self._note_first_token(request)
+        self._scheduler.remove(request)
+        request.transition(State.FINISHED)
+        self._drafting.forget(request.request_id)
+        self._observer.request_finished(
+            reason,
+            request.prompt_len,
+            request.num_output,
+            request.arrival_s,
+            request.first_token_s,
+            self._clock(),
+            request.asked.internal,
+        )
+
+    def _note_first_token(self, request: Request) -> None:
+        if request.first_token_s is None:
+            request.first_token_s = self._clock()
+
+    # ------------------------------------------------------------ failures
+
+    async def _recover(self, epoch: int, error: Exception) -> None:
+        """Start a new epoch after a step was lost, and bring the ranks back."""
+        if epoch != self._composer.epoch:
+            return  # another group has seen to it
+        logger.warning("epoch %d is lost: %r", epoch, error)
+        self._healthy.clear()
+        self._composer.new_epoch()
+        for request in list(self._scheduler.requests()):
+            self._survive(request, error)
+        self._scheduler.preempt_all()
+        await self._restore()
+        self._healthy.set()
+        self._wake()
+
+    def _survive(self, request: Request, error: Exception) -> None:
+        """Sort out who goes on in the next epoch."""
+        request.num_failures += request.in_flight
+        if request.state is State.CLOSING:
+            self._end(request, FinishReason.ABORT)
+        elif request.num_failures >= MAX_FAILURES:
+            self._fail(request, UnavailableError(f"the request's steps failed repeatedly: {error}"))
+
+    async def _restore(self) -> None:
+        """Try until the ranks are back; while they are not, nobody is kept waiting."""
+        for backoff_s in itertools.chain(
+            RESTORE_BACKOFF_S, itertools.repeat(RESTORE_BACKOFF_S[-1])
+        ):
+            try:
+                await self._llm.restore()
+            except Exception as error:  # supervised: whatever it is, the next try may work
+                logger.exception("the LLM could not be restored")
+                self._stopped = UnavailableError(f"the LLM is lost: {error}")
+                for request in list(self._scheduler.requests()):
+                    self._fail(request, self._stopped)
+                await asyncio.sleep(backoff_s)
+            else:
+                self._stopped = None
+                return
+
+    # ------------------------------------------------------------ small things
+
+    def _wake(self) -> None:
+        for event in self._work:
+            event.set()
+
+    def _update_gauges(self) -> None:
+        self._observer.gauges(
+            self._scheduler.num_running,
+            self._scheduler.num_waiting,
+            self._ledger.num_used,
+            self._ledger.num_blocks,
+        )

@@ -1,0 +1,58 @@
+"""What a step is remembered by: raw counts and seconds for observers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from actors.messages import StepMessage, StepReply
+from actors.request_manager.composer import StepRow
+from actors.request_manager.ports import Clock, StepRecord
+
+
+class Laps:
+    """Splits a stretch of time into named phases."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since = clock()
+        self.seconds: dict[str, float] = {}
+
+    def end(self, phase: str) -> None:
+        """What passed since the last call, or since the start, was `phase`."""
+        now = self._clock()
+        self.seconds[phase] = now - self._since
+        self._since = now
+
+
+@dataclass
+class Tally:
+    """What one step's drafts came to."""
+
+    drafted: Counter[str] = field(default_factory=Counter)
+    accepted: Counter[str] = field(default_factory=Counter)
+    accepted_depths: list[int] = field(default_factory=list)
+    num_committed: int = 0
+
+
+def step_record(
+    message: StepMessage,
+    rows: Sequence[StepRow],
+    reply: StepReply,
+    tally: Tally,
+    phase_s: Mapping[str, float],
+) -> StepRecord:
+    """Everything that is known of a step when it is over."""
+    return StepRecord(
+        num_rows=len(rows),
+        num_tokens=message.num_tokens,
+        num_draft_nodes=sum(len(row.drafts) for row in rows),
+        num_committed=tally.num_committed,
+        drafted=tally.drafted,
+        accepted=tally.accepted,
+        accepted_depths=tally.accepted_depths,
+        phase_s=phase_s,
+        forward_s=reply.forward_s,
+        sample_s=reply.sample_s,
+    )

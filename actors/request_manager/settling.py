@@ -1,0 +1,143 @@
+"""After a step: verify each row, commit its tokens, and tell what there is to emit.
+
+The row-by-row half of the loop. Mutates the request, the KV ledger and the composer's list of
+commits; knows nothing of tasks, queues or time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from actors.errors import ProtocolError
+from actors.messages import RowResult, StepReply
+from actors.request_manager.budget import Acceptance
+from actors.request_manager.commit import commit
+from actors.request_manager.composer import Composer, StepRow
+from actors.request_manager.generation import NO_TOP, GenerationEvent, TokenLogprob
+from actors.request_manager.kv_ledger import KVLedger
+from actors.request_manager.records import Tally
+from actors.request_manager.request import Request, State
+from actors.request_manager.verify import VerificationRule, Verified
+from actors.tree import CONTEXT
+
+
+def results_by_request(rows: Sequence[StepRow], reply: StepReply) -> dict[int, RowResult]:
+    """The reply's results by request id.
+
+    Raises:
+        ProtocolError: if a row with outputs has no result of its size.
+    """
+    results = {result.request_id: result for result in reply.results}
+    for row in rows:
+        if row.row.num_outputs:
+            result = results.get(row.row.request_id)
+            if result is None or len(result.drawn_ids) != row.row.num_outputs:
+                raise ProtocolError(f"no result for the row of request {row.row.request_id}")
+    return results
+
+
+def verify_row(
+    row: StepRow, results: Mapping[int, RowResult], rule: VerificationRule
+) -> Verified | None:
+    """What a row brings; None for a prefill chunk that is not the last."""
+    if not row.turn.draws:
+        return None
+    return rule.verify(row.tree, results[row.row.request_id].drawn_ids[_tree_output(row) :])
+
+
+class Settler:
+    """Applies the outcome of a step to requests, ledger and composer."""
+
+    def __init__(self, ledger: KVLedger, composer: Composer, acceptance: Acceptance) -> None:
+        self._ledger = ledger
+        self._composer = composer
+        self._acceptance = acceptance
+
+    def settle(
+        self, row: StepRow, verified: Verified | None, result: RowResult | None, tally: Tally
+    ) -> GenerationEvent | None:
+        """Commit what a row brought.
+
+        Returns:
+            The event to emit, without the final statistics; None if there is nothing to tell.
+        """
+        request = row.turn.request
+        if request.wants_prompt_logprobs and result is not None:
+            request.prompt_logprobs.extend(_scored(row, result))
+        if verified is None:
+            self._keep(request, range(row.turn.num_tokens))
+            return None
+        self._keep(
+            request,
+            [*range(row.root_node), *(row.root_node + node for node in verified.kept_nodes)],
+        )
+        prompt_logprobs = request.take_prompt_logprobs() if request.wants_prompt_logprobs else ()
+        committed = commit(request.rules, request.output, verified.token_ids)
+        num_accepted = min(len(verified.accepted), len(committed.token_ids))
+        self._count(row, verified, num_accepted, tally)
+        tally.num_committed += len(committed.token_ids)
+        request.output = committed.state
+        request.tokens.extend(committed.token_ids)
+        if request.state is State.PREFILL:
+            request.transition(State.DECODE)
+        return GenerationEvent(
+            token_ids=committed.token_ids,
+            visible_bytes=committed.state.visible_bytes,
+            logprobs=_logprobs(row, verified, result, committed.token_ids),
+            prompt_logprobs=prompt_logprobs,
+            finish_reason=committed.state.finish_reason,
+        )
+
+    def _keep(self, request: Request, nodes: Sequence[int]) -> None:
+        self._ledger.commit(request.request_id, len(nodes))
+        self._composer.commit(request.request_id, nodes)
+
+    def _count(self, row: StepRow, verified: Verified, num_accepted: int, tally: Tally) -> None:
+        if row.turn.request.num_output > 0:
+            row.turn.request.stats.record(len(row.drafts), num_accepted)
+        if len(row.drafts):
+            tally.accepted_depths.append(num_accepted)
+        accepted = set(verified.accepted)
+        drafts = row.drafts
+        for node, parent in enumerate(drafts.tree.parents):
+            is_accepted = node + 1 in accepted  # in the row's tree the root comes first
+            was_tried = parent == CONTEXT or parent + 1 in accepted
+            for drafter, _, score in drafts.proposals[node]:
+                tally.drafted[drafter] += 1
+                tally.accepted[drafter] += is_accepted
+                if was_tried:
+                    depth = drafts.tree.depths[node]
+                    self._acceptance.observe(drafter, depth, score, is_accepted)
+
+
+def _tree_output(row: StepRow) -> int:
+    """The output of the row that belongs to the root of its tree."""
+    return row.root_node - row.row.first_output
+
+
+def _scored(row: StepRow, result: RowResult) -> list[TokenLogprob]:
+    """The log-probabilities of the prompt tokens that were asked for in the row."""
+    wanted = row.turn.request.asked.prompt_logprobs
+    return [
+        _token_logprob(token, result, output, wanted)
+        for output, token in enumerate(row.row.scored_ids)
+    ]
+
+
+def _logprobs(
+    row: StepRow, verified: Verified, result: RowResult | None, token_ids: Sequence[int]
+) -> tuple[TokenLogprob, ...]:
+    """The log-probabilities of what was committed: each token was drawn at the node before it."""
+    wanted = row.turn.request.asked.num_logprobs
+    if wanted is None or result is None:
+        return ()
+    first = _tree_output(row)
+    return tuple(
+        _token_logprob(token, result, first + node, wanted)
+        for token, node in zip(token_ids, verified.kept_nodes, strict=False)
+    )
+
+
+def _token_logprob(token: int, result: RowResult, output: int, num_top: int | None) -> TokenLogprob:
+    top = result.top[output].first(num_top or 0) if result.top else NO_TOP
+    return TokenLogprob(token, result.logprobs[output], top)

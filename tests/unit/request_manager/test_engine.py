@@ -1,0 +1,409 @@
+"""The loop, against a stand-in that keeps KV slot by slot: what comes out is the script's own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from actors.errors import InputError, OverloadedError, UnavailableError
+from actors.messages import NewRequest
+from actors.request_manager.config import SchedulerConfig, SpeculationConfig
+from actors.request_manager.engine import Engine
+from actors.request_manager.generation import (
+    FinishReason,
+    GenerationEvent,
+    GenerationRequest,
+    SpeculationOptions,
+    StopConditions,
+)
+from actors.request_manager.ports import Draft, Drafter, DraftTask, StepRecord
+from actors.request_manager.scripted_llm import ScriptedLLM
+from actors.sampling import SamplingParams
+from actors.tree import TokenTree
+from actors.vocabulary import Vocabulary
+
+EOS = 255
+VOCABULARY = Vocabulary(
+    (*tuple(bytes([byte]) for byte in range(255)), b""),
+    (*tuple(chr(byte) for byte in range(255)), "<eos>"),
+    frozenset({EOS}),
+)
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def script(tokens: Sequence[int], new: NewRequest) -> int:
+    """A periodic but context-dependent text, different for each seed."""
+    recent = tuple(tokens[-3:])
+    return random.Random(f"{recent}{new.sampling.seed}{len(tokens) % 5}").randrange(6)
+
+
+def expected(prompt: Sequence[int], num_tokens: int, seed: int = 0) -> tuple[int, ...]:
+    tokens = list(prompt)
+    new = NewRequest(0, len(prompt), SamplingParams(temperature=0.0, seed=seed))
+    for _ in range(num_tokens):
+        tokens.append(script(tokens, new))
+    return tuple(tokens[len(prompt) :])
+
+
+class OracleDrafter:
+    """Knows the script; mixes its next tokens with wrong branches."""
+
+    name = "oracle"
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+        self.forgotten: list[int] = []
+
+    async def draft(self, tasks: Sequence[DraftTask]) -> Mapping[int, Draft]:
+        return {task.request_id: self._draft(task) for task in tasks}
+
+    def forget(self, request_id: int) -> None:
+        self.forgotten.append(request_id)
+
+    def _draft(self, task: DraftTask) -> Draft:
+        new = NewRequest(0, task.prompt_len, task.sampling)
+        tokens = list(task.token_ids)
+        right: list[int] = []
+        for _ in range(self._random.randrange(6)):
+            right.append(script([*tokens, *right], new))
+        wrong = [
+            [*right[: self._random.randrange(len(right) + 1)], self._random.randrange(6)]
+            for _ in range(3)
+        ]
+        tree = TokenTree.from_paths([*wrong[:1], right, *wrong[1:]])
+        return Draft(tree, tuple(self._random.random() for _ in range(len(tree))))
+
+
+class BrokenDrafter:
+    name = "broken"
+
+    async def draft(self, tasks: Sequence[DraftTask]) -> Mapping[int, Draft]:
+        raise RuntimeError("no idea")
+
+    def forget(self, request_id: int) -> None:
+        pass
+
+
+class LateDrafter:
+    name = "late"
+
+    async def draft(self, tasks: Sequence[DraftTask]) -> Mapping[int, Draft]:
+        await asyncio.Event().wait()
+        raise AssertionError("never")
+
+    def forget(self, request_id: int) -> None:
+        pass
+
+
+class WrongDrafter:
+    """Breaks every rule that a draft has."""
+
+    name = "wrong"
+
+    async def draft(self, tasks: Sequence[DraftTask]) -> Mapping[int, Draft]:
+        faults = [
+            Draft(TokenTree.chain([9999]), (0.5,)),
+            Draft(TokenTree.chain([1, 2]), (0.5,)),
+            Draft(TokenTree.chain([1]), (float("nan"),)),
+        ]
+        return {task.request_id: faults[task.request_id % 3] for task in tasks}
+
+    def forget(self, request_id: int) -> None:
+        pass
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.finished: list[FinishReason] = []
+        self.steps: list[StepRecord] = []
+        self.last_gauges: tuple[int, int, int] | None = None
+
+    def request_finished(self, reason, *args) -> None:
+        self.finished.append(reason)
+
+    def step_done(self, record: StepRecord) -> None:
+        self.steps.append(record)
+
+    def gauges(self, running: int, waiting: int, used: int, total: int) -> None:
+        self.last_gauges = (running, waiting, used)
+
+
+class House:
+    """An engine and what stands around it."""
+
+    def __init__(
+        self,
+        drafters: Sequence[Drafter] = (),
+        *,
+        num_groups: int = 1,
+        scheduling: SchedulerConfig | None = None,
+        next_token=script,
+        **llm: int,
+    ) -> None:
+        self.llm = ScriptedLLM(next_token, **llm)
+        self.watcher = Watcher()
+        self.drafters = drafters
+        self.num_groups = num_groups
+        self.scheduling = scheduling or SchedulerConfig(max_batch_tokens=16, kv_block_tokens=4)
+
+    async def __aenter__(self) -> Engine:
+        names = tuple(drafter.name for drafter in self.drafters)
+        speculation = SpeculationConfig(drafters=(), budget="fixed", draft_deadline_ms=20)
+        # The stand-ins are not in the registry that a configuration is checked against.
+        speculation = speculation.model_copy(update={"drafters": names})
+        self.engine = Engine(
+            self.llm,
+            await self.llm.describe(),
+            VOCABULARY,
+            speculation,
+            self.scheduling,
+            self.drafters,
+            self.watcher,
+            num_groups=self.num_groups,
+        )
+        await self.engine.start()
+        return self.engine
+
+    async def __aexit__(self, *args: object) -> None:
+        if args[0] is None:
+            await self.settle()
+        await self.engine.stop()
+
+    async def settle(self) -> None:
+        """Wait until nothing runs, then check that nothing was kept."""
+        for _ in range(200):
+            await asyncio.sleep(0)
+        self.engine.audit()
+        assert self.engine.is_idle
+        assert self.llm.held == {}
+        assert self.watcher.last_gauges == (0, 0, 0)
+
+
+def ask(
+    prompt: Sequence[int] = (1, 2, 3), max_tokens: int = 20, name: str = "r", **more
+) -> GenerationRequest:
+    stop = StopConditions(max_tokens, **more.pop("stop", {}))
+    return GenerationRequest(name, tuple(prompt), more.pop("sampling", GREEDY), stop, **more)
+
+
+async def collect(engine: Engine, request: GenerationRequest) -> GenerationEvent:
+    whole: GenerationEvent | None = None
+    async for event in engine.generate(request):
+        whole = whole.merged(event) if whole else event
+    assert whole is not None
+    return whole
+
+
+@pytest.mark.parametrize("num_groups", [1, 3])
+@pytest.mark.parametrize(
+    "drafters",
+    [(), (OracleDrafter(),), (OracleDrafter(1), BrokenDrafter(), WrongDrafter()), (LateDrafter(),)],
+    ids=["none", "oracle", "mixed", "late"],
+)
+async def test_output_is_the_llms_own(drafters: Sequence[Drafter], num_groups: int) -> None:
+    house = House(drafters, num_groups=num_groups)
+    prompts = [[seed % 5, 2, seed % 3] * (seed % 7 + 1) for seed in range(9)]
+    async with house as engine:
+        answers = await asyncio.gather(
+            *(
+                collect(engine, ask(prompt, 30, str(seed), sampling=SamplingParams(0.0, seed=seed)))
+                for seed, prompt in enumerate(prompts)
+            )
+        )
+    for seed, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        assert answer.token_ids == expected(prompt, 30, seed)
+        assert answer.finish_reason is FinishReason.LENGTH
+    assert all(len(set(message.rows)) == len(message.rows) for message in house.llm.messages)
+
+
+async def test_good_drafts_save_steps_and_are_counted() -> None:
+    house = House((OracleDrafter(),))
+    async with house as engine:
+        answer = await collect(engine, ask(max_tokens=60))
+    stats = answer.stats
+    assert stats is not None
+    assert stats.num_llm_steps < 40
+    assert stats.num_llm_steps + stats.num_accepted_draft_tokens == 59
+    assert sum(stats.acceptance_histogram) == stats.num_spec_steps
+    weighted = sum(k * count for k, count in enumerate(stats.acceptance_histogram))
+    assert weighted == stats.num_accepted_draft_tokens
+
+
+async def test_long_prompts_go_in_chunks_beside_decodes() -> None:
+    house = House(scheduling=SchedulerConfig(max_batch_tokens=16, kv_block_tokens=4))
+    async with house as engine:
+        short = asyncio.create_task(collect(engine, ask([1], 40)))
+        await asyncio.sleep(0)
+        long = await collect(engine, ask([1, 2, 3, 4] * 20, 5, "long"))
+        await short
+    assert long.token_ids == expected([1, 2, 3, 4] * 20, 5)
+    sizes = [message.num_tokens for message in house.llm.messages]
+    assert max(sizes) <= 16
+    assert any(len(message.rows) == 2 for message in house.llm.messages)
+
+
+async def test_preemption_gives_the_same_text() -> None:
+    """12 blocks of 4 hold 48 tokens; four requests of 33 tokens want 132."""
+    house = House((OracleDrafter(),), num_blocks=12)
+    async with house as engine:
+        answers = await asyncio.gather(
+            *(collect(engine, ask([seed, 1, 2], 30, str(seed))) for seed in range(4))
+        )
+    for seed, answer in enumerate(answers):
+        assert answer.token_ids == expected([seed, 1, 2], 30)
+    new = [new.request_id for message in house.llm.messages for new in message.new]
+    assert len(new) > len(set(new)), "nobody was preempted: the test shows nothing"
+
+
+@pytest.mark.parametrize("num_groups", [1, 2])
+async def test_death_of_the_llm_costs_a_pause_only(num_groups: int) -> None:
+    house = House((OracleDrafter(),), num_groups=num_groups)
+    house.llm.fail_at = {1, 6, 9}
+    async with house as engine:
+        answers = await asyncio.gather(
+            *(collect(engine, ask([seed, 1, 2], 40, str(seed))) for seed in range(4))
+        )
+    assert house.llm.num_restores == 3
+    for seed, answer in enumerate(answers):
+        assert answer.token_ids == expected([seed, 1, 2], 40)
+
+
+async def test_a_request_that_kills_the_llm_is_given_up() -> None:
+    house = House()
+    house.llm.fail_at = {0, 1, 2}
+    async with house as engine:
+        with pytest.raises(UnavailableError, match="repeatedly"):
+            await collect(engine, ask())
+        assert (await collect(engine, ask(name="b"))).token_ids == expected([1, 2, 3], 20)
+
+
+async def test_cancel_in_every_phase_frees_everything() -> None:
+    for num_events in range(1, 9):
+        house = House((OracleDrafter(),))
+        async with house as engine:
+            stream = engine.generate(ask(max_tokens=400))
+            task = asyncio.create_task(anext(stream))
+            for _ in range(num_events):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await stream.aclose()
+        assert house.watcher.finished == [FinishReason.ABORT]
+        assert len(house.llm.messages) <= num_events + 3
+
+
+async def test_cancel_while_a_step_is_in_flight_waits_for_its_result() -> None:
+    house = House()
+    async with house as engine:
+        house.llm.hold = asyncio.Event()
+        stream = engine.generate(ask())
+        task = asyncio.create_task(anext(stream))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await stream.aclose()
+        assert house.llm.held, "blocks are kept until the step is back"
+        house.llm.hold.set()
+        house.llm.hold = None
+
+
+async def test_seven_stop_conditions_end_the_output_alike() -> None:
+    text = expected([1, 2, 3], 12)
+    stop_at = text.index(text[4])
+    house = House((OracleDrafter(),))
+    async with house as engine:
+        answer = await collect(engine, ask(stop={"stop_token_ids": (text[4],)}))
+    assert answer.token_ids == text[: stop_at + 1]
+    assert answer.finish_reason is FinishReason.STOP
+    assert answer.visible_bytes == stop_at
+
+
+async def test_resumed_request_goes_on_where_it_was() -> None:
+    text = expected([1, 2, 3], 20)
+    async with House((OracleDrafter(),)) as engine:
+        answer = await collect(engine, ask(emitted_ids=text[:7]))
+        over = await collect(engine, ask(name="over", emitted_ids=text))
+    assert answer.token_ids == text[7:]
+    assert answer.visible_bytes == 20
+    assert over.token_ids == ()
+    assert over.finish_reason is FinishReason.LENGTH
+
+
+async def test_log_probabilities_belong_to_the_node_that_drew() -> None:
+    async with House((OracleDrafter(),)) as engine:
+        answer = await collect(engine, ask(num_logprobs=1, max_tokens=25))
+        scored = await collect(engine, ask([1, 2, 3] * 10, 0, "echo", prompt_logprobs=1))
+    assert [entry.token_id for entry in answer.logprobs] == list(answer.token_ids)
+    assert [entry.top.token_ids[0] for entry in answer.logprobs] == list(answer.token_ids)
+    assert [entry.token_id for entry in scored.prompt_logprobs] == ([1, 2, 3] * 10)[1:]
+    assert scored.token_ids == ()
+    assert scored.finish_reason is FinishReason.LENGTH
+
+
+async def test_speculation_can_be_turned_off_for_a_request() -> None:
+    house = House((OracleDrafter(),))
+    async with house as engine:
+        await collect(engine, ask(speculation=SpeculationOptions(enabled=False)))
+        await collect(engine, ask(name="b", speculation=SpeculationOptions(max_nodes=0)))
+        await collect(engine, ask(name="c", speculation=SpeculationOptions(drafters=())))
+    assert all(record.num_draft_nodes == 0 for record in house.watcher.steps)
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"prompt": ()}, "prompt"),
+        ({"prompt": (256,)}, "prompt"),
+        ({"prompt": (1,) * 512}, "prompt"),
+        ({"stop": {"stop_token_ids": (700,)}}, "stop_token_ids"),
+        ({"num_logprobs": 99}, "num_logprobs"),
+        ({"speculation": SpeculationOptions(verification="hope")}, "speculation.verification"),
+        ({"speculation": SpeculationOptions(drafters=("x",))}, "speculation.drafters"),
+        ({"speculation": SpeculationOptions(max_nodes=-1)}, "speculation.max_nodes"),
+    ],
+)
+async def test_what_cannot_run_is_refused_by_field(change: dict, param: str) -> None:
+    async with House() as engine:
+        await collect(engine, ask())
+        with pytest.raises(InputError) as refusal:
+            await collect(engine, ask(**change))
+    assert refusal.value.param == param
+
+
+async def test_more_than_the_cache_holds_is_refused() -> None:
+    house = House(num_blocks=4)
+    async with house as engine:
+        await collect(engine, ask([1], 10))
+        with pytest.raises(InputError) as refusal:
+            await collect(engine, ask([1], 16))
+    assert refusal.value.param == "max_tokens"
+
+
+async def test_a_full_queue_refuses_and_loses_nothing() -> None:
+    limits = SchedulerConfig(max_batch_tokens=16, max_running_requests=2, max_queued_requests=3)
+    house = House(scheduling=limits)
+    async with house as engine:
+        answers = await asyncio.gather(
+            *(collect(engine, ask(name=str(i))) for i in range(8)), return_exceptions=True
+        )
+    assert sum(isinstance(answer, OverloadedError) for answer in answers) == 3
+    assert sum(isinstance(answer, GenerationEvent) for answer in answers) == 5
+
+
+async def test_stopping_ends_readers_with_an_error() -> None:
+    house = House()
+    async with house as engine:
+        house.llm.hold = asyncio.Event()
+        reader = asyncio.create_task(collect(engine, ask()))
+        await asyncio.sleep(0)
+        await engine.stop()
+        with pytest.raises(UnavailableError):
+            await reader
+        with pytest.raises(UnavailableError):
+            await collect(engine, ask(name="b"))
+        house.llm._held.clear()
+        house.watcher.last_gauges = (0, 0, 0)
