@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from actors.request_manager.generation import GenerationEvent, GenerationRequest
+from actors.errors import UnavailableError
+from actors.request_manager.generation import FinishReason, GenerationEvent, GenerationRequest
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,6 @@ class BackendDescription:
         vocab_size: rows of the model's head; ids from 0 up to it can be sent and drawn.
         weights_hash, dtype: of the weights served, for `system_fingerprint`.
         drafters, verifications: names that a request may ask for.
-        default_verification: what is used where a request asks for none.
         note: what a person should know of the model, told by `/v1/models`; None for nothing.
     """
 
@@ -36,7 +36,6 @@ class BackendDescription:
     dtype: str = ""
     drafters: tuple[str, ...] = ()
     verifications: tuple[str, ...] = ("coupled",)
-    default_verification: str = "coupled"
     note: str | None = None
 
     @cached_property
@@ -63,3 +62,9 @@ class Backend(Protocol):
 
     async def metrics_text(self) -> str:
         """All metrics in Prometheus' text format 0.0.4. Raises as `generate`."""
+
+
+def require_good_end(event: GenerationEvent) -> None:
+    """Raise UnavailableError if the backend gave the request up."""
+    if event.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
+        raise UnavailableError("the server ended this request early; it may be sent again")

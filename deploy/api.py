@@ -1,0 +1,234 @@
+"""The HTTP face: a FastAPI application over any backend; knows nothing of Ray.
+
+A body is read once, checked by one model, turned into token ids, and answered whole or as a
+stream. Prompts and answers are never logged.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+
+from actors.errors import InputError
+from actors.vocabulary import Vocabulary
+from deploy.answers import Answer, Envelope
+from deploy.backend import Backend
+from deploy.http_errors import ApiError, add_error_handlers, error_frame
+from deploy.openai_schema import ChatRequest, CompletionRequest, GenerationFields
+from deploy.openapi import ERROR_RESPONSE, describe, generation_route
+from deploy.prompts import EncodedPrompt, PromptEncoder, Tokenizer
+from deploy.readiness import Readiness
+from deploy.request_body import read_json_object, validate
+from deploy.requests import (
+    Budget,
+    LogprobsWish,
+    UnknownModel,
+    build_choices,
+    chat_budget,
+    chat_logprobs,
+    check_common,
+    completion_budget,
+)
+from deploy.responses import ChatFormat, CompletionFormat, ResponseFormat, to_json
+from deploy.settings import ApiSettings
+from deploy.streaming import EventStream, until_disconnect
+from deploy.unbuilt import CHAT_NEUTRAL, COMPLETION_NEUTRAL, without_unbuilt
+
+PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def random_seed() -> int:
+    """64 random bits, for a request without a seed."""
+    return secrets.randbits(64)
+
+
+def build_app(
+    backend: Backend,
+    tokenizer: Tokenizer,
+    vocabulary: Vocabulary,
+    settings: ApiSettings | None = None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    wall_clock: Callable[[], float] = time.time,
+    new_seed: Callable[[], int] = random_seed,
+) -> FastAPI:
+    """The application.
+
+    Args:
+        tokenizer: of `transformers`; used from one thread only.
+        vocabulary: the same tokenizer's, as bytes.
+        clock, wall_clock: monotonic and calendar seconds.
+        new_seed: where a request's seed comes from if it has none.
+    """
+    settings = settings or ApiSettings()
+    readiness = Readiness(backend, settings, clock)
+    service = _Service(backend, tokenizer, vocabulary, settings, readiness, wall_clock, new_seed)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with readiness.running():
+            yield
+
+    app = FastAPI(
+        title="TreeServe",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    add_error_handlers(app)
+    _add_generation_routes(app, service)
+    _add_status_routes(app, backend, readiness, created=int(wall_clock()))
+    describe(app)
+    return app
+
+
+class _Service:
+    """What the generation routes share."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        tokenizer: Tokenizer,
+        vocabulary: Vocabulary,
+        settings: ApiSettings,
+        readiness: Readiness,
+        wall_clock: Callable[[], float],
+        new_seed: Callable[[], int],
+    ) -> None:
+        self._backend = backend
+        self._description = backend.description
+        self._encoder = PromptEncoder(tokenizer, vocabulary, self._description)
+        self._vocabulary = vocabulary
+        self._settings = settings
+        self._readiness = readiness
+        self._wall_clock = wall_clock
+        self._new_seed = new_seed
+
+    async def complete(self, request: Request) -> Response:
+        body = await self._body(request)
+        fields = validate(
+            CompletionRequest, without_unbuilt(body, COMPLETION_NEUTRAL, body.get("n"))
+        )
+        check_common(fields, self._description)
+        many = isinstance(fields.prompt, list) and bool(fields.prompt)
+        many = many and not isinstance(fields.prompt[0], int)
+        self._check_num_choices(len(fields.prompt) if many else 1, fields.n)
+        prompts = await self._encoder.completion(fields.prompt)
+        form = CompletionFormat(self._vocabulary, with_token_ids=fields.return_token_ids)
+        wish = LogprobsWish(fields.logprobs, of_prompt=fields.echo)
+        return await self._answer(
+            request, fields, prompts, completion_budget(fields), wish, form, echo=fields.echo
+        )
+
+    async def chat(self, request: Request) -> Response:
+        body = await self._body(request)
+        fields = validate(ChatRequest, without_unbuilt(body, CHAT_NEUTRAL, body.get("n")))
+        check_common(fields, self._description)
+        budget, wish = chat_budget(fields), chat_logprobs(fields)
+        prompt = await self._encoder.chat(fields.messages)
+        form = ChatFormat(self._vocabulary, with_token_ids=fields.return_token_ids)
+        return await self._answer(request, fields, [prompt], budget, wish, form, echo=False)
+
+    async def _body(self, request: Request) -> dict[str, Any]:
+        return await read_json_object(request, self._settings.max_body_bytes)
+
+    def _check_num_choices(self, num_prompts: int, n: int) -> None:
+        if num_prompts * n > self._settings.max_choices:
+            raise InputError(
+                f"{num_prompts} prompts with n = {n} ask for more than "
+                f"{self._settings.max_choices} choices",
+                "n" if n > 1 else "prompt",
+            )
+
+    async def _answer(
+        self,
+        request: Request,
+        fields: GenerationFields,
+        prompts: list[EncodedPrompt],
+        budget: Budget,
+        wish: LogprobsWish,
+        form: ResponseFormat,
+        *,
+        echo: bool,
+    ) -> Response:
+        described = self._description
+        response_id = form.id_prefix + uuid4().hex
+        choices = build_choices(
+            response_id, fields, prompts, budget, wish, described, self._new_seed()
+        )
+        answer = Answer(
+            self._backend,
+            self._vocabulary,
+            choices,
+            sum(len(prompt.token_ids) for prompt in prompts),
+            form,
+            Envelope(
+                response_id, int(self._wall_clock()), described.model_name, described.fingerprint
+            ),
+            echo=echo,
+            token_seen=self._readiness.token_seen,
+        )
+        if not fields.stream:
+            body = await until_disconnect(request.receive, answer.whole())
+            return Response(body, media_type="application/json")
+        options = fields.stream_options
+        frames = answer.frames(include_usage=bool(options and options.include_usage))
+        return EventStream(frames, error_frame, self._settings.write_timeout_s)
+
+
+def _add_generation_routes(app: FastAPI, service: _Service) -> None:
+    @app.post("/v1/completions", **generation_route(CompletionRequest))
+    async def create_completion(request: Request) -> Response:
+        return await service.complete(request)
+
+    @app.post("/v1/chat/completions", **generation_route(ChatRequest))
+    async def create_chat_completion(request: Request) -> Response:
+        return await service.chat(request)
+
+
+def _add_status_routes(app: FastAPI, backend: Backend, readiness: Readiness, created: int) -> None:
+    described = backend.description
+    model = {
+        "id": described.model_name,
+        "object": "model",
+        "created": created,
+        "owned_by": "treeserve",
+        "max_model_len": described.max_context_tokens,
+        **({} if described.note is None else {"note": described.note}),
+    }
+
+    @app.get("/v1/models")
+    async def list_models() -> dict[str, Any]:
+        return {"object": "list", "data": [model]}
+
+    @app.get("/v1/models/{name:path}", responses={404: ERROR_RESPONSE})
+    async def retrieve_model(name: str) -> dict[str, Any]:
+        if name != described.model_name:
+            raise UnknownModel(name)
+        return model
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        """The process answers; it says nothing of the model."""
+        return {"status": "ok"}
+
+    @app.get("/ready", responses={503: ERROR_RESPONSE})
+    async def ready() -> Response:
+        """A token was generated lately."""
+        if readiness.is_ready():
+            return Response(to_json({"status": "ready"}), media_type="application/json")
+        return ApiError(
+            503, "no token was generated lately", "server_error", code="not_ready"
+        ).response()
+
+    @app.get("/metrics", responses={503: ERROR_RESPONSE})
+    async def metrics() -> Response:
+        return Response(await backend.metrics_text(), media_type=PROMETHEUS_TYPE)

@@ -1,0 +1,82 @@
+"""From token bytes to text, piece by piece, never showing part of a character.
+
+The pieces joined are exactly the text of all the bytes decoded at once: invalid bytes become
+U+FFFD as `bytes.decode("utf-8", errors="replace")` makes them, and a character that is cut off at
+the very end becomes one U+FFFD.
+
+A prompt of token ids may end inside a character. The output then goes on with that character: it
+is the text of prompt and output together, less the text of the prompt. A U+FFFD that the prompt's
+own end would show belongs to the prompt.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+
+from actors.request_manager.generation import GenerationEvent
+from actors.vocabulary import Vocabulary
+
+REPLACEMENT = "\ufffd"
+_MAX_INCOMPLETE_BYTES = 3
+_new_decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class IncrementalDecoder:
+    """UTF-8 with U+FFFD for invalid bytes, after some bytes whose text is not wanted."""
+
+    def __init__(self, before: bytes = b"", *, show_replaced: bool = False) -> None:
+        """Args:
+        before: earlier bytes; an incomplete character at their end is completed by what follows.
+        show_replaced: show the U+FFFD that such a character becomes when it is not completed.
+        """
+        self._decoder = _new_decoder("replace")
+        self._decoder.decode(before[-_MAX_INCOMPLETE_BYTES:])
+        pending = self._decoder.getstate()[0]
+        self._drop_first_replacement = bool(pending) and not show_replaced
+
+    def decode(self, data: bytes, *, final: bool = False) -> str:
+        """Text that is certain after `data`; all of it if `final`."""
+        text = self._decoder.decode(data, final)
+        if text and self._drop_first_replacement:
+            self._drop_first_replacement = False
+            text = text.removeprefix(REPLACEMENT)
+        return text
+
+
+class Detokenizer:
+    """The visible text of one output, from its events."""
+
+    def __init__(
+        self, vocabulary: Vocabulary, prompt_ids: Iterable[int], *, show_replaced: bool = False
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._decoder = IncrementalDecoder(
+            tail_bytes(vocabulary, tuple(prompt_ids)), show_replaced=show_replaced
+        )
+        self._held = bytearray()
+        self._num_decoded = 0
+
+    def feed(self, event: GenerationEvent) -> str:
+        """The text that this event adds."""
+        self._held += self._vocabulary.text_bytes(event.token_ids)
+        num_new = event.visible_bytes - self._num_decoded
+        fresh = bytes(self._held[:num_new])
+        del self._held[:num_new]
+        self._num_decoded = event.visible_bytes
+        return self._decoder.decode(fresh, final=event.finish_reason is not None)
+
+
+def tail_bytes(vocabulary: Vocabulary, token_ids: tuple[int, ...]) -> bytes:
+    """The last bytes of a run of tokens: enough to hold any incomplete character at its end."""
+    tail = b""
+    for token in reversed(token_ids):
+        tail = vocabulary.text_bytes((token,)) + tail
+        if len(tail) >= _MAX_INCOMPLETE_BYTES:
+            break
+    return tail
+
+
+def prompt_text(vocabulary: Vocabulary, token_ids: Iterable[int]) -> str:
+    """The text of a prompt of token ids without an incomplete character at its end."""
+    return _new_decoder("replace").decode(vocabulary.text_bytes(token_ids))
