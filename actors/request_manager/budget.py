@@ -102,12 +102,13 @@ class Budget(Protocol):
     """Decides which draft nodes a step carries."""
 
     def select(
-        self, trees: Mapping[int, MergedTree], num_tokens: int, room: int
+        self, trees: Mapping[int, MergedTree], num_draws: int, num_tokens: int, room: int
     ) -> dict[int, MergedTree]:
         """Trees cut down to what is worth its time, empty ones left out.
 
         Args:
             trees: by request id.
+            num_draws: requests, with a tree or without, that get a token from the step anyway.
             num_tokens: what the step carries beside drafts.
             room: draft nodes at most.
         """
@@ -120,7 +121,7 @@ class FixedBudget:
     """Takes whatever the drafters bring, the most probable nodes first, while there is room."""
 
     def select(
-        self, trees: Mapping[int, MergedTree], num_tokens: int, room: int
+        self, trees: Mapping[int, MergedTree], num_draws: int, num_tokens: int, room: int
     ) -> dict[int, MergedTree]:
         return _restricted(trees, _by_probability(trees)[: max(room, 0)])
 
@@ -135,9 +136,9 @@ class AdaptiveBudget:
         self.cost = StepCost()
 
     def select(
-        self, trees: Mapping[int, MergedTree], num_tokens: int, room: int
+        self, trees: Mapping[int, MergedTree], num_draws: int, num_tokens: int, room: int
     ) -> dict[int, MergedTree]:
-        expected_tokens = float(max(len(trees), 1))
+        expected_tokens = float(num_draws)
         seconds = self.cost.seconds(num_tokens)
         per_token = self.cost.seconds_per_token
         taken = []

@@ -207,8 +207,9 @@ class Engine:
                 self._end(turn.request, FinishReason.ABORT)
         turns = [turn for turn in turns if turn.request.state is not State.FINISHED]
         room = self._scheduler.room_for_drafts(turns)
+        num_draws = sum(turn.draws for turn in turns)
         num_tokens = sum(turn.num_tokens for turn in turns)
-        chosen = self._budget.select(trees, num_tokens, room)
+        chosen = self._budget.select(trees, num_draws, num_tokens, room)
         grants = self._scheduler.grant(turns, {key: len(tree) for key, tree in chosen.items()})
         releases = self._scheduler.take_releases()
         return self._composer.compose(group, grants, chosen, releases, self._vocabulary.eos_ids)

@@ -1,0 +1,103 @@
+"""The budget takes nodes exactly as long as they pay."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from actors.request_manager.budget import Acceptance, AdaptiveBudget, FixedBudget
+from actors.request_manager.merge import MergedTree, merge
+from actors.request_manager.ports import Draft
+from actors.tree import TokenTree
+
+
+def tree(*scores: float, width: int = 1) -> MergedTree:
+    """A chain with these conditional scores, or a fan of roots."""
+    ids = TokenTree.chain(range(len(scores))) if width == 1 else None
+    shape = ids or TokenTree(tuple(range(len(scores))), (-1,) * len(scores))
+    return merge({"d": Draft(shape, scores)}, 1000).merged
+
+
+def trained(seconds_per_step: float, seconds_per_token: float) -> AdaptiveBudget:
+    budget = AdaptiveBudget()
+    chance = random.Random(0)
+    for _ in range(400):
+        tokens = chance.randrange(1, 40)
+        budget.observe(tokens, seconds_per_step + seconds_per_token * tokens)
+    return budget
+
+
+def test_step_cost_learns_a_line() -> None:
+    cost = trained(10e-3, 0.4e-3).cost
+    assert cost.seconds_per_token == pytest.approx(0.4e-3, rel=0.05)
+    assert cost.seconds(20) == pytest.approx(18e-3, rel=0.05)
+
+
+def test_step_cost_follows_the_machine_and_forgives_a_hiccup() -> None:
+    cost = trained(10e-3, 0.4e-3).cost
+    cost.observe(10, 5.0)
+    assert cost.seconds(10) < 20e-3
+    for tokens in list(range(1, 40)) * 10:
+        cost.observe(tokens, 2 * (10e-3 + 0.4e-3 * tokens))
+    assert cost.seconds(20) == pytest.approx(36e-3, rel=0.05)
+
+
+def test_probable_nodes_are_taken_and_poor_ones_are_not() -> None:
+    budget = trained(10e-3, 0.3e-3)
+    chosen = budget.select(
+        {1: tree(0.9, 0.9, 0.9), 2: tree(0.01, 0.9)}, num_draws=2, num_tokens=2, room=100
+    )
+    assert {key: len(value) for key, value in chosen.items()} == {1: 3}
+
+
+def test_more_is_taken_where_a_step_is_dear() -> None:
+    scores = [0.7] * 12
+    sizes = [
+        len(trained(step, 1e-3).select({1: tree(*scores)}, 1, 1, 100).get(1, MergedTree()))
+        for step in (1e-3, 10e-3, 100e-3)
+    ]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[2]
+
+
+def test_nothing_is_taken_where_tokens_cost_as_much_as_steps() -> None:
+    budget = trained(0.0, 1e-3)
+    assert (
+        budget.select({n: tree(0.6) for n in range(8)}, num_draws=8, num_tokens=8, room=100) == {}
+    )
+
+
+def test_choice_is_the_best_number_of_nodes() -> None:
+    """Against brute force over every prefix of the nodes in order of probability."""
+    chance = random.Random(1)
+    for _ in range(50):
+        budget = trained(chance.uniform(1e-3, 20e-3), chance.uniform(1e-4, 2e-3))
+        trees = {n: tree(*(chance.random() for _ in range(6))) for n in range(3)}
+        chosen = budget.select(trees, 3, 3, 100)
+        order = sorted((p for t in trees.values() for p in t.path_scores), reverse=True)
+
+        def rate(count: int, order=order, budget=budget) -> float:
+            seconds = budget.cost.seconds(3) + count * budget.cost.seconds_per_token
+            return (3 + sum(order[:count])) / seconds
+
+        best = max(rate(count) for count in range(len(order) + 1))
+        assert rate(sum(map(len, chosen.values()))) == pytest.approx(best)
+
+
+def test_room_is_kept_to_and_what_is_kept_is_a_tree() -> None:
+    for budget in (FixedBudget(), trained(1.0, 1e-6)):
+        chosen = budget.select({1: tree(0.9, 0.9, 0.9), 2: tree(0.5, 0.4, width=2)}, 2, 2, 4)
+        assert {key: len(value) for key, value in chosen.items()} == {1: 3, 2: 1}
+        assert chosen[2].tree.token_ids == (0,)
+        assert FixedBudget().select({1: tree(0.9)}, 1, 1, 0) == {}
+
+
+def test_acceptance_moves_from_the_drafters_word_to_what_is_measured() -> None:
+    acceptance = Acceptance()
+    assert acceptance.probability("d", 0, 0.8) == pytest.approx(0.8)
+    for turn in range(400):
+        acceptance.observe("d", 0, 0.8, accepted=turn % 5 == 0)
+    assert acceptance.probability("d", 0, 0.8) == pytest.approx(0.2, abs=0.05)
+    assert acceptance.probability("other", 0, 0.8) == pytest.approx(0.8)
+    assert acceptance.probability("d", 3, 0.8) == pytest.approx(0.8)
