@@ -1,0 +1,1 @@
+"""Composes the configuration, plans placement, launches and supervises the actors."""

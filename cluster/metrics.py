@@ -1,0 +1,182 @@
+"""Prometheus metrics of one manager: an observer of the engine, on a registry that is handed in.
+
+Counts and seconds as the engine reports them, nothing estimated. The `vllm:` names are those that
+public benchmark clients read. Internal requests (readiness probes) are left out of request counts;
+the LLM steps that they take are steps like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from actors.request_manager.generation import FinishReason
+from actors.request_manager.ports import StepRecord
+
+NODE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+LATENCY_BUCKETS_S = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
+)  # fmt: skip
+TOKEN_BUCKETS_S = (
+    0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5,
+)  # fmt: skip
+STEP_BUCKETS_S = (
+    0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.3, 1.0, 3.0,
+)  # fmt: skip
+
+
+class Metrics:
+    """Implements `ports.Observer`.
+
+    Args:
+        registry: where the metrics live; one manager a registry.
+        model_name: the value of the label `model_name` of all of them.
+    """
+
+    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
+        self._registry = registry
+        make = _Maker(registry, model_name)
+        self._finished = make.counters(
+            "treeserve_requests", "Requests that ended, by reason.", "finish_reason"
+        )
+        self._running = make.gauge("treeserve_requests_running", "Requests that hold KV blocks.")
+        self._waiting = make.gauge("treeserve_requests_waiting", "Requests in the queue.")
+        self._kv_used = make.gauge("treeserve_kv_blocks_used", "KV blocks in use.")
+        self._kv_total = make.gauge("treeserve_kv_blocks_total", "KV blocks that there are.")
+        self._prompt_tokens = make.counter(
+            "treeserve_prompt_tokens", "Prompt tokens of the requests that ended."
+        )
+        self._output_tokens = make.counter(
+            "treeserve_generation_tokens", "Output tokens of the requests that ended."
+        )
+        self._steps = make.counter("treeserve_llm_steps", "Forward passes of the LLM.")
+        self._drafted = make.counters(
+            "treeserve_draft_tokens", "Draft tokens verified, for each proposer.", "drafter"
+        )
+        self._accepted = make.counters(
+            "treeserve_accepted_tokens", "Draft tokens accepted, for each proposer.", "drafter"
+        )
+        self._tree_nodes = make.histogram(
+            "treeserve_tree_nodes", "Draft nodes in the trees of one LLM step.", NODE_BUCKETS
+        )
+        self._first_token = make.histogram(
+            "treeserve_time_to_first_token_seconds",
+            "From arrival at the manager to the first token.",
+            LATENCY_BUCKETS_S,
+        )
+        self._per_token = make.histogram(
+            "treeserve_time_per_output_token_seconds",
+            "Mean time between the tokens of a request after its first.",
+            TOKEN_BUCKETS_S,
+        )
+        self._whole = make.histogram(
+            "treeserve_e2e_request_seconds",
+            "From arrival at the manager to the end.",
+            LATENCY_BUCKETS_S,
+        )
+        self._phases = make.histograms(
+            "treeserve_step_seconds",
+            "Seconds in each phase of a step; forward and sample are parts of step.",
+            STEP_BUCKETS_S,
+            "phase",
+        )
+        self._num_drafts = make.counter("vllm:spec_decode_num_drafts", "Trees verified.")
+        self._num_draft_tokens = make.counter(
+            "vllm:spec_decode_num_draft_tokens", "Draft nodes verified."
+        )
+        self._num_accepted = make.counter(
+            "vllm:spec_decode_num_accepted_tokens", "Draft nodes accepted."
+        )
+        self._accepted_at = make.counters(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Draft nodes accepted, by depth below the root, from 0.",
+            "position",
+        )
+
+    def text(self) -> str:
+        """All metrics in Prometheus' text format 0.0.4."""
+        return generate_latest(self._registry).decode()
+
+    def request_finished(
+        self,
+        reason: FinishReason,
+        prompt_tokens: int,
+        output_tokens: int,
+        arrival_s: float,
+        first_token_s: float | None,
+        finish_s: float,
+        internal: bool,
+    ) -> None:
+        if internal:
+            return
+        self._finished(reason.value).inc()
+        self._prompt_tokens.inc(prompt_tokens)
+        self._output_tokens.inc(output_tokens)
+        self._whole.observe(finish_s - arrival_s)
+        if first_token_s is None:
+            return
+        self._first_token.observe(first_token_s - arrival_s)
+        if output_tokens > 1:
+            self._per_token.observe((finish_s - first_token_s) / (output_tokens - 1))
+
+    def step_done(self, record: StepRecord) -> None:
+        self._steps.inc()
+        for phase, seconds in record.phase_s.items():
+            self._phases(phase).observe(seconds)
+        self._phases("forward").observe(record.forward_s)
+        self._phases("sample").observe(record.sample_s)
+        if record.num_draft_nodes:
+            self._count_drafts(record)
+
+    def gauges(self, running: int, waiting: int, kv_blocks_used: int, kv_blocks_total: int) -> None:
+        self._running.set(running)
+        self._waiting.set(waiting)
+        self._kv_used.set(kv_blocks_used)
+        self._kv_total.set(kv_blocks_total)
+
+    def _count_drafts(self, record: StepRecord) -> None:
+        self._tree_nodes.observe(record.num_draft_nodes)
+        _add_all(self._drafted, record.drafted)
+        _add_all(self._accepted, record.accepted)
+        self._num_drafts.inc(len(record.accepted_depths))
+        self._num_draft_tokens.inc(record.num_draft_nodes)
+        self._num_accepted.inc(sum(record.accepted_depths))
+        for depth in range(max(record.accepted_depths, default=0)):
+            reached = sum(accepted > depth for accepted in record.accepted_depths)
+            self._accepted_at(str(depth)).inc(reached)
+
+
+def _add_all(counters: Callable[[str], Counter], counts: Mapping[str, int]) -> None:
+    for name, count in counts.items():
+        counters(name).inc(count)
+
+
+class _Maker:
+    """Makes metrics that all carry the label `model_name`; those with one more label as a function
+    from that label's value."""
+
+    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
+        self._registry = registry
+        self._model_name = model_name
+
+    def counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, ["model_name"], registry=self._registry).labels(self._model_name)
+
+    def gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, ["model_name"], registry=self._registry).labels(self._model_name)
+
+    def histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        family = Histogram(name, text, ["model_name"], registry=self._registry, buckets=buckets)
+        return family.labels(self._model_name)
+
+    def counters(self, name: str, text: str, label: str) -> Callable[[str], Counter]:
+        family = Counter(name, text, ["model_name", label], registry=self._registry)
+        return lambda value: family.labels(self._model_name, value)
+
+    def histograms(
+        self, name: str, text: str, buckets: tuple[float, ...], label: str
+    ) -> Callable[[str], Histogram]:
+        labels = ["model_name", label]
+        family = Histogram(name, text, labels, registry=self._registry, buckets=buckets)
+        return lambda value: family.labels(self._model_name, value)

@@ -1,0 +1,141 @@
+"""The metrics exporter against the names and counts that clients rely on."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from actors.request_manager.generation import FinishReason
+from actors.request_manager.ports import Observer, StepRecord
+from cluster.metrics import Metrics
+
+LABELS = {"model_name": "m"}
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def metrics(registry: CollectorRegistry) -> Metrics:
+    return Metrics(registry, "m")
+
+
+def step(**changes: object) -> StepRecord:
+    values: dict[str, object] = {
+        "num_rows": 3,
+        "num_tokens": 12,
+        "num_draft_nodes": 9,
+        "num_committed": 6,
+        "drafted": {"prompt_lookup": 9},
+        "accepted": {"prompt_lookup": 3},
+        "accepted_depths": (2, 0, 1),
+        "phase_s": {"draft": 0.001, "step": 0.01},
+        "forward_s": 0.008,
+        "sample_s": 0.001,
+    }
+    return StepRecord(**(values | changes))  # type: ignore[arg-type]
+
+
+def finish(metrics: Metrics, **changes: object) -> None:
+    values: dict[str, object] = {
+        "reason": FinishReason.STOP,
+        "prompt_tokens": 7,
+        "output_tokens": 5,
+        "arrival_s": 100.0,
+        "first_token_s": 100.5,
+        "finish_s": 102.5,
+        "internal": False,
+    }
+    metrics.request_finished(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_a_finished_request(metrics: Metrics, registry: CollectorRegistry) -> None:
+    finish(metrics)
+    value = registry.get_sample_value
+    assert value("treeserve_requests_total", LABELS | {"finish_reason": "stop"}) == 1
+    assert value("treeserve_prompt_tokens_total", LABELS) == 7
+    assert value("treeserve_generation_tokens_total", LABELS) == 5
+    assert value("treeserve_time_to_first_token_seconds_sum", LABELS) == 0.5
+    assert value("treeserve_time_per_output_token_seconds_sum", LABELS) == 0.5
+    assert value("treeserve_e2e_request_seconds_sum", LABELS) == 2.5
+
+
+def test_a_request_without_a_token_has_no_token_times(
+    metrics: Metrics, registry: CollectorRegistry
+) -> None:
+    finish(metrics, reason=FinishReason.ABORT, output_tokens=0, first_token_s=None)
+    value = registry.get_sample_value
+    assert value("treeserve_requests_total", LABELS | {"finish_reason": "abort"}) == 1
+    assert value("treeserve_time_to_first_token_seconds_count", LABELS) == 0
+    assert value("treeserve_time_per_output_token_seconds_count", LABELS) == 0
+
+
+def test_one_token_has_no_time_between_tokens(
+    metrics: Metrics, registry: CollectorRegistry
+) -> None:
+    finish(metrics, output_tokens=1)
+    assert registry.get_sample_value("treeserve_time_per_output_token_seconds_count", LABELS) == 0
+
+
+def test_internal_requests_are_left_out(metrics: Metrics, registry: CollectorRegistry) -> None:
+    finish(metrics, internal=True)
+    assert registry.get_sample_value("treeserve_prompt_tokens_total", LABELS) == 0
+    assert registry.get_sample_value("treeserve_e2e_request_seconds_count", LABELS) == 0
+
+
+def test_a_step_with_drafts(metrics: Metrics, registry: CollectorRegistry) -> None:
+    metrics.step_done(step())
+    value = registry.get_sample_value
+    assert value("treeserve_llm_steps_total", LABELS) == 1
+    lookup = LABELS | {"drafter": "prompt_lookup"}
+    assert value("treeserve_draft_tokens_total", lookup) == 9
+    assert value("treeserve_accepted_tokens_total", lookup) == 3
+    assert value("treeserve_tree_nodes_sum", LABELS) == 9
+    assert value("treeserve_step_seconds_sum", LABELS | {"phase": "draft"}) == 0.001
+    assert value("treeserve_step_seconds_sum", LABELS | {"phase": "forward"}) == 0.008
+
+
+def test_the_names_that_benchmark_clients_read(
+    metrics: Metrics, registry: CollectorRegistry
+) -> None:
+    metrics.step_done(step())
+    value = registry.get_sample_value
+    assert value("vllm:spec_decode_num_drafts_total", LABELS) == 3
+    assert value("vllm:spec_decode_num_draft_tokens_total", LABELS) == 9
+    assert value("vllm:spec_decode_num_accepted_tokens_total", LABELS) == 3
+    per_position = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    assert value(per_position, LABELS | {"position": "0"}) == 2
+    assert value(per_position, LABELS | {"position": "1"}) == 1
+    assert value(per_position, LABELS | {"position": "2"}) is None
+
+
+def test_a_step_without_drafts_counts_no_tree(
+    metrics: Metrics, registry: CollectorRegistry
+) -> None:
+    metrics.step_done(step(num_draft_nodes=0, drafted={}, accepted={}, accepted_depths=()))
+    assert registry.get_sample_value("treeserve_llm_steps_total", LABELS) == 1
+    assert registry.get_sample_value("vllm:spec_decode_num_drafts_total", LABELS) == 0
+    assert registry.get_sample_value("treeserve_tree_nodes_count", LABELS) == 0
+
+
+def test_gauges_are_set_not_added(metrics: Metrics, registry: CollectorRegistry) -> None:
+    metrics.gauges(3, 2, 10, 100)
+    metrics.gauges(1, 0, 4, 100)
+    value = registry.get_sample_value
+    assert value("treeserve_requests_running", LABELS) == 1
+    assert value("treeserve_requests_waiting", LABELS) == 0
+    assert value("treeserve_kv_blocks_used", LABELS) == 4
+    assert value("treeserve_kv_blocks_total", LABELS) == 100
+
+
+def test_the_text_parses_and_every_sample_names_the_model(metrics: Metrics) -> None:
+    observer: Observer = metrics
+    observer.step_done(step())
+    finish(metrics)
+    families = list(text_string_to_metric_families(metrics.text()))
+    samples = [sample for family in families for sample in family.samples]
+    assert samples
+    assert {sample.labels["model_name"] for sample in samples} == {"m"}
