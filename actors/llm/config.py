@@ -1,0 +1,48 @@
+"""The `llm` section of the configuration.
+
+What is not built yet is refused by validation, so that no key is silently without effect.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+
+class LLMConfig(BaseModel):
+    """How the LLM is run.
+
+    Attributes:
+        tensor_parallel: ranks that share each layer; only 1 is built.
+        pipeline_parallel: stages that the layers are split into; only 1 is built.
+        replicas: request managers, each with an LLM of its own.
+        offload: where weights live that do not fit; only `none` is built.
+        quantization: of the weights; only `none` is built.
+        step_timeout_s: a step that takes longer counts as lost.
+        num_threads: CPU threads of a rank; None leaves torch's own choice.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
+    pipeline_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
+    replicas: Annotated[int, Field(ge=1, le=64)] = 1
+    offload: Literal["none"] = "none"
+    quantization: Literal["none"] = "none"
+    step_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
+    num_threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+
+    @field_validator("tensor_parallel", "pipeline_parallel")
+    @classmethod
+    def _single_rank_only(cls, value: int) -> int:
+        if value != 1:
+            raise ValueError("splitting the LLM over several ranks is not built yet; leave it 1")
+        return value
+
+    @field_validator("offload", "quantization", mode="before")
+    @classmethod
+    def _not_built(cls, value: object) -> object:
+        if value != "none":
+            raise ValueError("only 'none' is built")
+        return value
