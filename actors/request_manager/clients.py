@@ -95,6 +95,7 @@ class LLMClient:
         self._ranks = self._open(await self._respawn())
         self._failure = None
         await self.describe()
+        self._require_streams()
 
     async def close(self) -> None:
         """End all streams; steps in flight fail with PeerUnavailable, and so do later ones."""

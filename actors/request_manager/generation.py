@@ -116,6 +116,8 @@ class SpeculationStats:
         num_draft_tokens: draft nodes verified.
         num_accepted_draft_tokens: draft nodes accepted and committed.
         acceptance_histogram: entry k counts the drafted steps that committed k draft tokens.
+        forward_s: seconds of those steps inside the LLM's forward pass, shared with whoever else
+            was in them.
     """
 
     num_llm_steps: int = 0
@@ -123,10 +125,12 @@ class SpeculationStats:
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
     acceptance_histogram: list[int] = field(default_factory=list)
+    forward_s: float = 0.0
 
-    def record(self, num_drafts: int, num_accepted: int) -> None:
+    def record(self, num_drafts: int, num_accepted: int, forward_s: float) -> None:
         """Count one LLM step with `num_drafts` draft nodes."""
         self.num_llm_steps += 1
+        self.forward_s += forward_s
         if num_drafts == 0:
             return
         self.num_spec_steps += 1

@@ -28,8 +28,9 @@ class Laps:
 
 @dataclass
 class Tally:
-    """What one step's drafts came to."""
+    """What one step and its drafts came to."""
 
+    forward_s: float
     drafted: Counter[str] = field(default_factory=Counter)
     accepted: Counter[str] = field(default_factory=Counter)
     accepted_depths: list[int] = field(default_factory=list)

@@ -94,7 +94,7 @@ class Settler:
 
     def _count(self, row: StepRow, verified: Verified, num_accepted: int, tally: Tally) -> None:
         if row.turn.request.num_output > 0:
-            row.turn.request.stats.record(len(row.drafts), num_accepted)
+            row.turn.request.stats.record(len(row.drafts), num_accepted, tally.forward_s)
         if len(row.drafts):
             tally.accepted_depths.append(num_accepted)
         accepted = set(verified.accepted)
