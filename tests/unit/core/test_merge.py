@@ -1,0 +1,156 @@
+"""Merging drafts: nothing is lost, nobody is believed blindly, and a cut keeps ancestors."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_tree import all_paths, is_depth_first, trees
+
+from actors.request_manager.merge import MergedTree, Proposal, merge
+from actors.request_manager.ports import Draft
+from actors.tree import CONTEXT, TokenTree
+
+VOCAB_SIZE = 5
+SCORES = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0.0, 1.0))
+
+
+@st.composite
+def drafts(draw: st.DrawFn) -> Draft:
+    tree = draw(trees())
+    size = len(tree)
+    return Draft(tree, tuple(draw(st.lists(SCORES, min_size=size, max_size=size))))
+
+
+DRAFTS_BY_NAME = st.dictionaries(st.sampled_from(["ssm", "lookup", "suffix"]), drafts())
+
+
+def draft_of(*paths, score=0.5):
+    tree = TokenTree.from_paths(paths)
+    return Draft(tree, (score,) * len(tree))
+
+
+def test_exercise_5_three_drafters():
+    a, b, c, d, e, f, g = range(7)
+    merged, rejected = merge(
+        {"one": draft_of([a, b, c]), "two": draft_of([a, b, d, e]), "three": draft_of([f, g])}, 7
+    )
+    assert not rejected
+    assert merged.tree.token_ids == (a, b, c, d, e, f, g)
+    assert merged.tree.rooted(7).depths == (0, 1, 2, 3, 3, 4, 1, 2)
+    who = [[(p.drafter, p.node) for p in proposals] for proposals in merged.proposals]
+    assert who == [
+        [("one", 0), ("two", 0)],
+        [("one", 1), ("two", 1)],
+        [("one", 2)],
+        [("two", 2)],
+        [("two", 3)],
+        [("three", 0)],
+        [("three", 1)],
+    ]
+
+
+@given(DRAFTS_BY_NAME)
+def test_every_path_and_every_proposal_is_kept(by_name):
+    merged, rejected = merge(by_name, VOCAB_SIZE)
+    assert rejected == {}
+    assert is_depth_first(merged.tree)
+    assert all_paths(merged.tree) == {
+        p for draft in by_name.values() for p in all_paths(draft.tree)
+    }
+    found = {
+        (merged.tree.path_tokens(node), proposal)
+        for node, proposals in enumerate(merged.proposals)
+        for proposal in proposals
+    }
+    assert found == {
+        (draft.tree.path_tokens(node), Proposal(name, node, draft.scores[node]))
+        for name, draft in by_name.items()
+        for node in range(len(draft.tree))
+    }
+    assert sum(map(len, merged.proposals)) == len(found)
+
+
+@given(DRAFTS_BY_NAME)
+def test_estimates_are_probabilities_of_disjoint_events(by_name):
+    merged, _ = merge(by_name, VOCAB_SIZE)
+    by_parent: dict[int, float] = {}
+    for parent, acceptance in zip(merged.tree.parents, merged.acceptance, strict=True):
+        assert 0.0 <= acceptance <= 1.0
+        by_parent[parent] = by_parent.get(parent, 0.0) + acceptance
+    assert all(total <= 1.0 + 1e-9 for total in by_parent.values())
+
+
+@given(DRAFTS_BY_NAME)
+def test_path_score_is_the_product_along_the_path(by_name):
+    merged, _ = merge(by_name, VOCAB_SIZE)
+    for node, score in enumerate(merged.path_scores):
+        along = [merged.acceptance[step] for step in merged.tree.path(node)]
+        assert score == pytest.approx(math.prod(along))
+        parent = merged.tree.parents[node]
+        assert parent == CONTEXT or score <= merged.path_scores[parent]
+
+
+@given(DRAFTS_BY_NAME, st.integers(0, 20), st.integers(0, 6))
+def test_a_cut_keeps_the_best_nodes_with_their_ancestors(by_name, max_nodes, max_depth):
+    merged, _ = merge(by_name, VOCAB_SIZE)
+    cut = merged.cut(max_nodes, max_depth)
+    shallow = [node for node in range(len(merged)) if merged.tree.depths[node] < max_depth]
+    assert len(cut) == min(max_nodes, len(shallow))
+    assert all(depth < max_depth for depth in cut.tree.depths)
+    best = sorted((merged.path_scores[node] for node in shallow), reverse=True)[:max_nodes]
+    assert sorted(cut.path_scores, reverse=True) == best
+    kept = all_paths(cut.tree)
+    assert all(path[:-1] in kept for path in kept if len(path) > 1)
+    for node, proposals in enumerate(cut.proposals):
+        for proposal in proposals:
+            own = by_name[proposal.drafter].tree.path_tokens(proposal.node)
+            assert own == cut.tree.path_tokens(node)
+
+
+def test_two_proposers_are_believed_more_than_one():
+    merged, _ = merge({"one": draft_of([1], [2], score=0.3), "two": draft_of([1], score=0.4)}, 5)
+    assert merged.acceptance == pytest.approx((1 - 0.7 * 0.6, 0.3))
+
+
+def test_siblings_share_one_probability():
+    merged, _ = merge({"one": draft_of([1], [2], score=0.9)}, 5)
+    assert merged.acceptance == pytest.approx((0.5, 0.5))
+
+
+def test_estimates_replace_scores_that_the_proposals_keep():
+    def measured(drafter: str, depth: int, score: float) -> float:
+        return {"one": 0.8, "two": 0.4}[drafter] * score / (depth + 1)
+
+    drafts_by_name = {"one": draft_of([1, 2]), "two": draft_of([1])}
+    merged, _ = merge(drafts_by_name, 5, measured)
+    assert merged.acceptance == pytest.approx((1 - 0.6 * 0.8, 0.2))
+    assert {proposal.score for proposals in merged.proposals for proposal in proposals} == {0.5}
+
+
+def test_nothing_to_merge():
+    assert merge({}, 5).merged == MergedTree()
+    assert merge({"idle": Draft(TokenTree(), ())}, 5) == (MergedTree(), {})
+    assert MergedTree().cut(4, 4) == MergedTree()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (Draft(TokenTree.chain([1, 5]), (0.5, 0.5)), "token id"),
+        (Draft(TokenTree.chain([1, 2]), (0.5,)), "scores"),
+        (Draft(TokenTree.chain([1]), (0.5, 0.5)), "scores"),
+        (Draft(TokenTree.chain([1, 2]), (0.5, float("nan"))), "score is not in"),
+        (Draft(TokenTree.chain([1, 2]), (float("inf"), 0.5)), "score is not in"),
+        (Draft(TokenTree.chain([1, 2]), (1.5, 0.5)), "score is not in"),
+        (Draft(TokenTree.chain([1, 2]), (-0.1, 0.5)), "score is not in"),
+    ],
+)
+def test_a_wrong_draft_is_left_out_whole_and_reported(wrong, reason):
+    right = draft_of([1, 2], [3])
+    merged, rejected = merge({"wrong": wrong, "right": right}, VOCAB_SIZE)
+    assert merged == merge({"right": right}, VOCAB_SIZE).merged
+    assert list(rejected) == ["wrong"]
+    assert reason in rejected["wrong"]
