@@ -185,11 +185,6 @@ class _RankStream:
             error = rpc.peer_error(failure, self._address)
         except ProtocolError as problem:
             error = ProtocolError(f"{self._address}: {problem}")
-        except asyncio.CancelledError:
-            if self._reader.cancelling():
-                raise
-            # grpc.aio raises the same for a stream that the *peer* has cancelled.
-            error = PeerUnavailable(f"{self._address}: the rank cancelled the stream")
         self._on_end(error)
 
 

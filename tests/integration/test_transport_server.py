@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 
@@ -15,7 +14,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from actors import rpc, wire
-from actors.errors import ProtocolError, UnavailableError
+from actors.errors import PeerError, PeerUnavailable, ProtocolError, UnavailableError
 from actors.llm.actor import VERIFIER, LLMActor, LLMServer
 from actors.messages import Row, StepMessage
 from actors.tree import TokenTree
@@ -47,7 +46,7 @@ def oversize_step() -> StepMessage:
 
 async def test_an_oversize_step_is_not_sent(rank: EchoRank, address: str) -> None:
     async with connected(address) as client:
-        with pytest.raises(ProtocolError, match="larger than max"):
+        with pytest.raises(ProtocolError, match="Sent message larger than max"):
             await client.step(oversize_step())
         assert rank.steps == []
         await client.restore()
@@ -82,12 +81,37 @@ class MalformedReplies(services.VerifierServicer):
             yield pb.StepReply(epoch=request.epoch, step_id=request.step_id, results=[result])
 
 
-async def test_a_malformed_reply_fails_the_steps_in_flight() -> None:
+class Cancels(services.VerifierServicer):
+    def Steps(
+        self, requests: Iterator[pb.StepMessage], context: grpc.ServicerContext
+    ) -> Iterator[pb.StepReply]:
+        next(requests)
+        context.abort(grpc.StatusCode.CANCELLED, "gone")
+        yield pb.StepReply()
+
+
+class EndsEarly(services.VerifierServicer):
+    def Steps(self, requests: Iterator[pb.StepMessage], context: object) -> Iterator[pb.StepReply]:
+        next(requests)
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("misbehaving", "error", "text"),
+    [
+        (MalformedReplies, ProtocolError, r"RowResult\.logprobs"),
+        (Cancels, PeerUnavailable, "gone"),
+        (EndsEarly, PeerUnavailable, "ended the stream"),
+    ],
+)
+async def test_a_peer_that_misbehaves_fails_the_steps_in_flight(
+    misbehaving: type[services.VerifierServicer], error: type[PeerError], text: str
+) -> None:
     server = rpc.Server(
-        {VERIFIER: lambda it: services.add_VerifierServicer_to_server(MalformedReplies(), it)}
+        {VERIFIER: lambda it: services.add_VerifierServicer_to_server(misbehaving(), it)}
     )
     async with connected(server.start()) as client:
-        with pytest.raises(ProtocolError, match=r"RowResult\.logprobs"):
+        with pytest.raises(error, match=text):
             await client.step(step(0))
     server.stop(0.0)
 
@@ -121,16 +145,13 @@ def test_a_server_that_stops_says_so_to_who_watches(rank: EchoRank) -> None:
         stopping.join()
 
 
-def test_the_first_free_port_is_taken(rank: EchoRank) -> None:
-    with socket.socket() as busy:
-        busy.bind((rpc.LOOPBACK, 0))
-        busy.listen()
-        taken = busy.getsockname()[1]
-        server = LLMServer(rank)
-        with pytest.raises(UnavailableError, match="no free port"):
-            server.start(ports=(taken,))
-        host, port = server.start(ports=(taken, 0)).split(":")
-        server.stop(0.0)
+def test_the_first_free_port_is_taken(rank: EchoRank, address: str) -> None:
+    taken = int(address.split(":")[1])
+    server = LLMServer(rank)
+    with pytest.raises(UnavailableError, match="no free port"):
+        server.start(ports=(taken,))
+    host, port = server.start(ports=(taken, 0)).split(":")
+    server.stop(0.0)
     assert host == "127.0.0.1"
     assert int(port) not in (0, taken)
 
