@@ -1,0 +1,67 @@
+"""A server of one's own for the length of a measurement: the real command in a process apart."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from actors.errors import PeerUnavailable
+
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 60.0
+
+
+def free_port() -> int:
+    """A port of the loopback address that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def running_server(config: Path, log: Path) -> Iterator[str]:
+    """`treeserve serve` on a free port; yields its base URL when it is ready, stops it after.
+
+    Args:
+        config: configuration file.
+        log: where its output goes.
+
+    Raises:
+        PeerUnavailable: it did not become ready; the end of its output is in the message.
+    """
+    port = free_port()
+    command = [sys.executable, "-m", "cluster.cli", "serve", str(config), "--port", str(port)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _wait_until_ready(url, process, log)
+            yield url
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            if httpx.get(f"{url}/ready", timeout=30.0).status_code == httpx.codes.OK:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.2)
+    tail = log.read_text(errors="replace")[-2000:]
+    raise PeerUnavailable(f"the server did not become ready:\n{tail}")
