@@ -80,6 +80,13 @@ def load_tokenizer(folder: Path) -> LoadedTokenizer:
     return LoadedTokenizer(tokenizer, _checked_vocabulary(folder, backend))
 
 
+def has_chat_template(folder: Path) -> bool:
+    """True if the model of a folder comes with a chat template."""
+    if (folder / "chat_template.jinja").is_file():
+        return True
+    return bool(_read_json(folder / "tokenizer_config.json").get("chat_template"))
+
+
 def build_vocabulary(tokenizer: Tokenizer, eos_ids: frozenset[int]) -> Vocabulary:
     """The bytes and the name of every token id.
 

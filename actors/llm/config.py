@@ -16,7 +16,7 @@ class LLMConfig(BaseModel):
     Attributes:
         tensor_parallel: ranks that share each layer; only 1 is built.
         pipeline_parallel: stages that the layers are split into; only 1 is built.
-        replicas: request managers, each with an LLM of its own.
+        replicas: request managers, each with an LLM of its own; only 1 is built.
         offload: where weights live that do not fit; only `none` is built.
         quantization: of the weights; only `none` is built.
         step_timeout_s: a step that takes longer counts as lost.
@@ -38,6 +38,13 @@ class LLMConfig(BaseModel):
     def _single_rank_only(cls, value: int) -> int:
         if value != 1:
             raise ValueError("splitting the LLM over several ranks is not built yet; leave it 1")
+        return value
+
+    @field_validator("replicas")
+    @classmethod
+    def _single_replica_only(cls, value: int) -> int:
+        if value != 1:
+            raise ValueError("several request managers are not built yet; leave it 1")
         return value
 
     @field_validator("offload", "quantization", mode="before")

@@ -14,7 +14,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 
 from actors.errors import PeerError, TreeServeError, UnavailableError
@@ -111,7 +111,7 @@ class Engine:
         for request in list(self._scheduler.requests()):
             self._fail(request, self._stopped)
 
-    async def generate(self, asked: GenerationRequest) -> AsyncIterator[GenerationEvent]:
+    async def generate(self, asked: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         """Generate one output; closing the iterator cancels it.
 
         Raises:

@@ -1,0 +1,235 @@
+"""The configuration: one frozen object, composed from the sections that each part owns.
+
+Read once at the edge and handed down in slices. Unknown and duplicate keys are refused, values are
+not coerced between types (`"8000"` is not a port), and all mistakes are told at once, by dotted
+path. What is not built yet is refused here, so that no key is silently without effect.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from actors.errors import ConfigError
+from actors.llm.config import LLMConfig
+from actors.request_manager.config import SchedulerConfig, SpeculationConfig
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class ModelConfig(BaseModel):
+    """Which model is served.
+
+    Attributes:
+        path: the embedded model's name, a local folder or a hub id.
+        served_name: what clients call it; None takes the last part of `path`.
+        dtype: of weights and KV cache.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: Annotated[str, Field(min_length=1)] = "smollm2-135m-instruct"
+    served_name: Annotated[str, Field(min_length=1)] | None = None
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+
+    @property
+    def name(self) -> str:
+        return self.served_name or Path(self.path).name
+
+
+class SSMConfig(BaseModel):
+    """One small speculative model and how many actors run it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: Annotated[str, Field(min_length=1)]
+    replicas: Annotated[int, Field(ge=1, le=64)] = 1
+
+
+class GrpcConfig(BaseModel):
+    """How manager and actors reach each other.
+
+    Attributes:
+        port_range: `[first, last]` for the actors' servers, or `auto` for any free port.
+        tls: None; certificates are not supported yet.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    port_range: tuple[Port, Port] | Literal["auto"] = "auto"
+    tls: dict[str, str] | None = None
+
+    @field_validator("port_range")
+    @classmethod
+    def _range_is_ordered(cls, value: tuple[int, int] | str) -> tuple[int, int] | str:
+        if isinstance(value, tuple) and value[0] > value[1]:
+            raise ValueError("the first port must not lie above the last")
+        return value
+
+    @field_validator("tls")
+    @classmethod
+    def _no_tls_yet(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        if value is not None:
+            raise ValueError("TLS between the actors is not built yet; leave it null")
+        return value
+
+
+class ApiConfig(BaseModel):
+    """The HTTP face.
+
+    Attributes:
+        host, port: where to listen; loopback by default.
+        api_keys_file: None; keys are not supported yet.
+        replicas: number of ingresses; only 1 is built.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    port: Port = 8000
+    api_keys_file: str | None = None
+    replicas: Annotated[int, Field(ge=1, le=64)] = 1
+
+    @field_validator("api_keys_file")
+    @classmethod
+    def _no_keys_yet(cls, value: str | None) -> str | None:
+        if value is not None:
+            raise ValueError("API keys are not built yet; leave it null")
+        return value
+
+    @field_validator("replicas")
+    @classmethod
+    def _single_replica_only(cls, value: int) -> int:
+        if value != 1:
+            raise ValueError("several ingresses are not built yet; leave it 1")
+        return value
+
+
+class Config(BaseModel):
+    """Everything that a run of TreeServe is told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: ModelConfig = ModelConfig()
+    llm: LLMConfig = LLMConfig()
+    ssms: tuple[SSMConfig, ...] = ()
+    speculation: SpeculationConfig = SpeculationConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    grpc: GrpcConfig = GrpcConfig()
+    api: ApiConfig = ApiConfig()
+
+    @field_validator("ssms")
+    @classmethod
+    def _no_ssms_yet(cls, value: tuple[SSMConfig, ...]) -> tuple[SSMConfig, ...]:
+        if value:
+            raise ValueError("draft models are not built yet; leave it empty")
+        return value
+
+
+def load_config(path: Path) -> Config:
+    """Read a configuration file (YAML).
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML, or holds mistakes; names all of them.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError([f"{path}: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path}: not UTF-8 text"]) from error
+    return parse_config(text, str(path))
+
+
+def with_address(config: Config, host: str | None, port: int | None) -> Config:
+    """The same configuration, but served at another address; None leaves a part as it is.
+
+    Raises:
+        ConfigError: the address is not one.
+    """
+    changes = {"host": host, "port": port}
+    content = config.model_dump(mode="json")
+    content["api"] |= {key: value for key, value in changes.items() if value is not None}
+    return _validated(content, [])
+
+
+def parse_config(text: str, source: str = "configuration") -> Config:
+    """The configuration in a YAML text; `source` names it in messages. Raises ConfigError."""
+    loader = _Loader(text)
+    try:
+        content = loader.get_single_data()
+    except yaml.YAMLError as error:
+        raise ConfigError([f"{source}: not valid YAML: {_yaml_reason(error)}"]) from error
+    finally:
+        loader.dispose()
+    if not isinstance(content, dict):
+        raise ConfigError([f"{source}: expected sections (model, llm, …) at the top level"])
+    return _validated(content, loader.problems)
+
+
+def _validated(content: dict[str, Any], problems: Sequence[str]) -> Config:
+    # By way of JSON: pydantic's strict mode then takes lists for tuples, and nothing else.
+    try:
+        config = Config.model_validate_json(json.dumps(content, default=str), strict=True)
+    except ValidationError as error:
+        raise ConfigError([*problems, *_problems(error, content)]) from error
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _problems(error: ValidationError, content: dict[str, Any]) -> list[str]:
+    """One line for each wrong field; the branches of a union are told together."""
+    by_path: dict[str, list[str]] = {}
+    for detail in error.errors(include_url=False):
+        unknown = detail["type"] == "extra_forbidden"
+        message = "unknown key" if unknown else detail["msg"].removeprefix("Value error, ")
+        by_path.setdefault(_dotted(detail["loc"], content), []).append(message)
+    return [f"{path}: {', or: '.join(messages)}" for path, messages in by_path.items()]
+
+
+def _dotted(loc: tuple[int | str, ...], content: object) -> str:
+    """A pydantic location without the names of union branches, which the file does not hold."""
+    parts: list[str] = []
+    for part in loc:
+        if isinstance(content, dict):
+            content = content.get(part)
+        elif isinstance(content, list) and isinstance(part, int) and part < len(content):
+            content = content[part]
+        else:
+            break
+        parts.append(str(part))
+    return ".".join(parts)
+
+
+def _yaml_reason(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{error.problem} (line {mark.line + 1}, column {mark.column + 1})"
+    return str(error)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe types only; duplicate and non-text keys are collected as problems."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.problems: list[str] = []
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            where = f"(line {key_node.start_mark.line + 1})"
+            key = str(key_node.value)
+            if key_node.tag != "tag:yaml.org,2002:str":
+                self.problems.append(f"{key}: keys must be plain text {where}")
+            elif key in seen:
+                self.problems.append(f"{key}: key given twice {where}")
+            seen.add(key)
+        mapping = super().construct_mapping(node, deep=True)
+        return {str(key): value for key, value in mapping.items()}

@@ -1,0 +1,234 @@
+"""Every Ray call but those of Ray Serve (see `deploy.app`), and the mapping of Ray's errors.
+
+A cluster of our own on this machine: daemons and actors listen on loopback, no dashboard, and
+every call between them carries a token that is drawn for this cluster and lives in the environment
+of its processes only. Joining a cluster that is already there is not covered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import psutil
+
+from actors.errors import PeerError, PeerUnavailable, TreeServeError
+
+if TYPE_CHECKING:
+    from ray.util.placement_group import PlacementGroup as RayPlacementGroup
+
+T = TypeVar("T")
+
+OBJECT_STORE_BYTES = 100_000_000
+"""Ray's least but a little: nothing large passes through it."""
+
+EXIT_GRACE_S = 10.0
+"""How long the cluster's processes may take to end by themselves."""
+
+ENVIRONMENT = {
+    # Takes 127.0.0.1 for this node's address, despite the name; daemons then bind to it alone.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+class ActorBody(Protocol):
+    """A plain object that a Ray actor is made of."""
+
+    def start(self) -> str:
+        """Serve; returns `host:port`."""
+
+
+def prepare_environment() -> None:
+    """Set what Ray reads from the environment when it is first imported; keeps what is set."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    # Ray would give an actor as many threads as it has logical CPUs.
+    os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
+    if os.environ["RAY_AUTH_MODE"] == "token":
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+def start_cluster(num_cpus: int) -> None:
+    """Start a cluster on this machine and connect to it.
+
+    Args:
+        num_cpus: logical CPUs that are needed; there are at least as many as cores.
+
+    Raises:
+        PeerError: Ray does not come up.
+    """
+    prepare_environment()
+    import ray
+
+    try:
+        ray.init(
+            address="local",
+            num_cpus=max(num_cpus, os.cpu_count() or 1),
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            logging_level="ERROR",
+            log_to_driver=False,
+        )
+    except (RuntimeError, OSError, ray.exceptions.RayError) as error:
+        raise PeerError(f"Ray cannot be started: {error}") from error
+
+
+def stop_cluster() -> None:
+    """Disconnect, and end every process of the cluster; does nothing if there is none."""
+    import ray
+
+    processes = _cluster_processes()
+    ray.shutdown()
+    _, alive = psutil.wait_procs(processes, timeout=EXIT_GRACE_S)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _cluster_processes() -> list[psutil.Process]:
+    """Ray's daemons are our children, its workers theirs."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if any("/ray/" in part for part in child.cmdline()):
+                found += [child, *child.children(recursive=True)]
+    return found
+
+
+def num_gpus() -> int:
+    """GPUs of the cluster."""
+    import ray
+
+    return int(ray.cluster_resources().get("GPU", 0))
+
+
+def use_placement_group(
+    bundles: Sequence[Mapping[str, float]], strategy: str, timeout_s: float
+) -> PlacementGroup:
+    """The placement group that this actor runs in, else a new one.
+
+    Raises:
+        PeerUnavailable: the cluster has no room for it.
+    """
+    from ray.util import get_current_placement_group, placement_group
+
+    if current := get_current_placement_group():
+        return PlacementGroup(current, owned=False)
+    group = placement_group([dict(bundle) for bundle in bundles], strategy=strategy)
+    if not group.wait(timeout_s):
+        _remove_group(group)
+        raise PeerUnavailable(f"the cluster has no room for {list(bundles)}")
+    return PlacementGroup(group, owned=True)
+
+
+class PlacementGroup:
+    """Reserved resources; given back by `remove` if we made the reservation."""
+
+    def __init__(self, handle: RayPlacementGroup, owned: bool) -> None:
+        self.handle = handle
+        self._owned = owned
+
+    def remove(self) -> None:
+        if self._owned:
+            _remove_group(self.handle)
+
+
+class ActorProcess:
+    """A body in a process of its own, inside one bundle of a placement group."""
+
+    def __init__(
+        self,
+        make_body: Callable[[], ActorBody],
+        group: PlacementGroup,
+        bundle: int,
+        resources: Mapping[str, float],
+    ) -> None:
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        actor = ray.remote(
+            num_cpus=resources.get("CPU", 0),
+            num_gpus=resources.get("GPU", 0),
+            max_restarts=0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                group.handle, placement_group_bundle_index=bundle
+            ),
+        )
+        self._actor = actor(_Host).remote(make_body)
+
+    async def start(self) -> str:
+        """Make the body and start it; returns its address.
+
+        Raises:
+            TreeServeError: what the body raised.
+            PeerUnavailable: the process died.
+        """
+        return str(await _answer(self._actor.start.remote()))
+
+    async def pid(self) -> int:
+        return int(await _answer(self._actor.pid.remote()))
+
+    def kill(self) -> None:
+        """End the process at once; does nothing if it is dead."""
+        import ray
+
+        ray.kill(self._actor, no_restart=True)
+
+
+class _Host:
+    """What runs in an actor's process.
+
+    The body is made in a method, not in the constructor: Ray keeps the type of an exception only
+    from methods.
+    """
+
+    def __init__(self, make_body: Callable[[], ActorBody]) -> None:
+        self._make_body = make_body
+        self._body: ActorBody | None = None
+
+    def start(self) -> str:
+        self._body = self._body or self._make_body()
+        return self._body.start()
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+async def _answer(reference: Awaitable[T]) -> T:
+    """A call's result; Ray's errors become ours."""
+    import ray.exceptions as foreign
+
+    try:
+        return await reference
+    except foreign.RayError as error:
+        raise map_error(error) from error
+
+
+def map_error(error: Exception) -> TreeServeError:
+    """One of our errors for one of Ray's, or for one of ours that Ray has wrapped."""
+    import ray.exceptions as foreign
+
+    cause = getattr(error, "cause", error)
+    if isinstance(cause, TreeServeError):
+        return cause
+    if isinstance(error, foreign.RayTaskError):
+        return PeerError(f"an actor failed: {type(cause).__name__}: {cause}")
+    if isinstance(error, foreign.RayActorError):
+        return PeerUnavailable(f"an actor died: {first_line(error)}")
+    return PeerError(f"Ray failed: {type(error).__name__}: {first_line(error)}")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text; Ray's go on with the whole story of a process."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _remove_group(handle: RayPlacementGroup) -> None:
+    from ray.util import remove_placement_group
+
+    remove_placement_group(handle)

@@ -1,0 +1,163 @@
+"""`treeserve serve`: a cluster with the application on it, until a signal comes.
+
+The address is printed only after a token has come through the real HTTP path. Ctrl-C and SIGTERM
+bring everything down, also while it is starting; a signal during the short stretches that must
+not be cut in two (Ray's own start) waits for their end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shlex
+import signal
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from types import FrameType
+
+from actors.errors import PeerError, UnavailableError
+from cluster import ray_api
+from cluster.config import Config, load_config, with_address
+from cluster.models import resolve_model
+from cluster.placement import plan_placement
+from cluster.tokenizer import has_chat_template, load_vocabulary
+from deploy.environment import prepare_environment
+
+PROBE_TIMEOUT_S = 120.0
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal comes. Raises TreeServeError if the server cannot be started."""
+    config = with_address(load_config(arguments.config), arguments.host, arguments.port)
+    require_free_port(config.api.host, config.api.port)
+    with Signals() as signals:
+        started_s = time.monotonic()
+        folder = resolve_model(config.model.path)
+        load_vocabulary(folder)  # a model that does not fit is told of before Ray is started
+        with _serving(config, signals):
+            _first_token(config)
+            _announce(config, has_chat_template(folder), time.monotonic() - started_s)
+            signals.wait()
+            _say("Shutting down")
+    return 0
+
+
+class Signals:
+    """SIGINT and SIGTERM as KeyboardInterrupt, except while they are held or ignored."""
+
+    def __init__(self) -> None:
+        self._held = False
+        self._pending = False
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> Signals:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """A signal that comes inside is raised at the end."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self._pending:
+            raise KeyboardInterrupt
+
+    def ignore(self) -> None:
+        """From now on signals do nothing: everything is coming down already."""
+        self._held = True
+
+    def wait(self) -> None:
+        """Return when a signal comes."""
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                signal.pause()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._pending = True
+        if not self._held:
+            raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _serving(config: Config, signals: Signals) -> Iterator[None]:
+    """The application, up; down again on leaving, however it is left."""
+    prepare_environment(config.api.port)
+    ray_api.prepare_environment()
+    _say("Starting Ray")
+    try:
+        with signals.held():
+            ray_api.start_cluster(plan_placement(config).num_cpus)
+            from deploy import app
+        _say(f"Loading {config.model.name}")
+        app.start_serving(config)
+        yield
+    finally:
+        signals.ignore()
+        ray_api.stop_cluster()
+
+
+def require_free_port(host: str, port: int) -> None:
+    """Raise UnavailableError if the address cannot be listened on."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise UnavailableError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+
+
+def _first_token(config: Config) -> None:
+    """Ask for one token over HTTP, as a client would."""
+    body = {"model": config.model.name, "prompt": "Hello", "max_tokens": 1}
+    request = urllib.request.Request(
+        f"{_url(config)}/v1/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(request, timeout=PROBE_TIMEOUT_S) as answer:
+            usage = json.load(answer)["usage"]
+    except (OSError, ValueError, KeyError) as error:
+        raise PeerError(f"the server does not answer: {error}") from error
+    if usage["completion_tokens"] != 1:
+        raise PeerError("the server answers, but without a token")
+
+
+def _announce(config: Config, chat: bool, seconds: float) -> None:
+    question = "What is the capital of France?"
+    body: dict[str, object] = {"model": config.model.name, "max_tokens": 64}
+    if chat:
+        path, body["messages"] = "chat/completions", [{"role": "user", "content": question}]
+    else:
+        path, body["prompt"] = "completions", question
+    print(f"{config.model.name} is served at {_url(config)} (ready after {seconds:.0f} s)")
+    print(
+        f"curl {_url(config)}/v1/{path} -H 'Content-Type: application/json' "
+        f"-d {shlex.quote(json.dumps(body))}",
+        flush=True,
+    )
+
+
+def _url(config: Config) -> str:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.api.host, config.api.host)
+    host = f"[{host}]" if ":" in host else host
+    return f"http://{host}:{config.api.port}"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
