@@ -119,6 +119,9 @@ class NoiseSource:
         self._counters, self._products = scratch[:4], scratch[4:]
         product = np.arange(num_counters, dtype=np.uint64) * np.uint64(_MULTIPLIER_0)
         self._first_high, self._first_low = product >> _HALF_WORD, product & _LOW
+        # A view counts as a reference. How many there are without one depends on the interpreter.
+        self._entries[0, 0, 0] = self._new_block()
+        _, self._unshared = self._evict()
 
     def get(self, seed: int, position: int, stream: Stream = Stream.DRAW) -> Gumbel:
         """[vocab_size] float32, read-only: the noise of one position.
@@ -145,10 +148,18 @@ class NoiseSource:
     def _room(self) -> Gumbel:
         """A block for one more position: the oldest one's, unless somebody still looks at it."""
         if len(self._entries) >= self._capacity:
-            _, block = self._entries.popitem(last=False)
-            if sys.getrefcount(block) == 2:  # this name and the call's argument; no view of it
+            block, num_references = self._evict()
+            if num_references <= self._unshared:
                 return block
+        return self._new_block()
+
+    def _new_block(self) -> Gumbel:
         return np.empty((self._counters.shape[1], 4), dtype=np.float32)
+
+    def _evict(self) -> tuple[Gumbel, int]:
+        """Forget the oldest position; its block, and how many references there are to it."""
+        _, block = self._entries.popitem(last=False)
+        return block, sys.getrefcount(block)
 
     def _compute(self, seed: int, position: int, stream: int, out: Gumbel) -> None:
         keys = _round_keys(seed % (1 << 64))

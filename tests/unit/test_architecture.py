@@ -137,10 +137,10 @@ def test_files_are_short(path):
 
 def written_files() -> list[Path]:
     """Source and documentation that people read."""
-    suffixes = {".md", ".toml", ".yaml", ".yml", ".proto", ""}
+    kinds = (".md", ".toml", ".yaml", ".yml", ".proto", "Makefile", "Dockerfile")
     folders = (*LAYERS, "loadtest", "tests", "k8s", "docs")
     below = (path for folder in folders for path in (ROOT / folder).rglob("*"))
-    others = (path for path in (*ROOT.iterdir(), *below) if path.suffix in suffixes)
+    others = (path for path in (*ROOT.iterdir(), *below) if path.name.endswith(kinds))
     return source_files() + [path for path in others if path.is_file()]
 
 
