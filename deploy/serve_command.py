@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import shlex
 import signal
-import socket
 import sys
 import time
 import urllib.error
@@ -20,21 +20,23 @@ import urllib.request
 from collections.abc import Iterator
 from types import FrameType
 
-from actors.errors import PeerError, UnavailableError
+from actors.errors import PeerError
 from cluster import ray_api
 from cluster.config import Config, load_config, with_address
 from cluster.models import resolve_model
 from cluster.placement import plan_placement
 from cluster.tokenizer import has_chat_template, load_vocabulary
 from deploy.environment import prepare_environment
+from deploy.http_server import bound_socket
 
 PROBE_TIMEOUT_S = 120.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal comes. Raises TreeServeError if the server cannot be started."""
     config = with_address(load_config(arguments.config), arguments.host, arguments.port)
-    require_free_port(config.api.host, config.api.port)
+    bound_socket(config.api.host, config.api.port).close()  # told of now rather than in a minute
     with Signals() as signals:
         started_s = time.monotonic()
         folder = resolve_model(config.model.path)
@@ -56,8 +58,9 @@ class Signals:
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> Signals:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._previous[number] = signal.signal(number, self._on_signal)
+        for number in SIGNALS:
+            self._previous[number] = signal.getsignal(number)
+        self._install()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,12 +69,16 @@ class Signals:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """A signal that comes inside is raised at the end."""
+        """A signal that comes inside is raised at the end.
+
+        Handlers that were put in place inside, as Ray does, are replaced by ours again.
+        """
         self._held = True
         try:
             yield
         finally:
             self._held = False
+            self._install()
         if self._pending:
             raise KeyboardInterrupt
 
@@ -85,6 +92,10 @@ class Signals:
             while True:
                 signal.pause()
 
+    def _install(self) -> None:
+        for number in SIGNALS:
+            signal.signal(number, self._on_signal)
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._pending = True
         if not self._held:
@@ -94,7 +105,7 @@ class Signals:
 @contextlib.contextmanager
 def _serving(config: Config, signals: Signals) -> Iterator[None]:
     """The application, up; down again on leaving, however it is left."""
-    prepare_environment(config.api.port)
+    prepare_environment()
     ray_api.prepare_environment()
     _say("Starting Ray")
     try:
@@ -104,20 +115,21 @@ def _serving(config: Config, signals: Signals) -> Iterator[None]:
         _say(f"Loading {config.model.name}")
         app.start_serving(config)
         yield
+        signals.ignore()
+        with _quiet():
+            app.stop_serving()
     finally:
         signals.ignore()
-        ray_api.stop_cluster()
+        with _quiet():
+            ray_api.stop_cluster()
 
 
-def require_free_port(host: str, port: int) -> None:
-    """Raise UnavailableError if the address cannot be listened on."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            raise UnavailableError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray complains of the end of Serve's controller, which ends itself."""
+    nowhere = io.StringIO()
+    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        yield
 
 
 def _first_token(config: Config) -> None:
@@ -140,7 +152,7 @@ def _first_token(config: Config) -> None:
 
 def _announce(config: Config, chat: bool, seconds: float) -> None:
     question = "What is the capital of France?"
-    body: dict[str, object] = {"model": config.model.name, "max_tokens": 64}
+    body: dict[str, object] = {"model": config.model.name, "max_tokens": 64, "temperature": 0}
     if chat:
         path, body["messages"] = "chat/completions", [{"role": "user", "content": question}]
     else:
