@@ -116,6 +116,7 @@ def total_stats(all_stats: Sequence[SpeculationStats]) -> SpeculationStats:
         total.num_spec_steps += stats.num_spec_steps
         total.num_draft_tokens += stats.num_draft_tokens
         total.num_accepted_draft_tokens += stats.num_accepted_draft_tokens
+        total.forward_s += stats.forward_s
         missing = len(stats.acceptance_histogram) - len(total.acceptance_histogram)
         total.acceptance_histogram.extend([0] * missing)
         for accepted, count in enumerate(stats.acceptance_histogram):

@@ -1,0 +1,212 @@
+"""What is refused: always 400 in one shape, with the field at fault, and nothing generated."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from http_fakes import assert_error
+
+MESSAGES = [{"role": "user", "content": "Hello"}]
+
+BOTH = [
+    *[({"temperature": value}, "temperature") for value in (-1, 1e9, "hot", True, [], {})],
+    *[({"top_p": value}, "top_p") for value in (0, 1.1, -1, "1", False)],
+    *[({"top_k": value}, "top_k") for value in (-2, 1e12, 10**12, 10**400, 1.5, "5", True)],
+    *[({"min_p": value}, "min_p") for value in (-0.1, 1.5)],
+    *[({"seed": value}, "seed") for value in (1 << 64, -(1 << 63) - 1, 1.5, "x", True)],
+    *[({"n": value}, "n") for value in (0, -1, 129, 10**9, "2", True, 1.0)],
+    *[({"frequency_penalty": value}, "frequency_penalty") for value in (1e9, -1e9, 0.5, True)],
+    *[({"presence_penalty": value}, "presence_penalty") for value in (1e9, "0")],
+    ({"repetition_penalty": 1.1}, "repetition_penalty"),
+    *[
+        ({"logit_bias": value}, "logit_bias")
+        for value in ({"AI": -100}, {"999999999": 5}, {"-1": 1}, {"5": 1}, [])
+    ],
+    ({"stop": ""}, "stop"),
+    ({"stop": ["a", ""]}, "stop"),
+    ({"stop": ["a"] * 17}, "stop"),
+    ({"stop": "a" * 2000}, "stop"),
+    ({"stop": 5}, "stop"),
+    ({"stop": ["a", 5]}, "stop[1]"),
+    ({"stop": "\ud800"}, "stop"),
+    ({"stop_token_ids": [10**9]}, "stop_token_ids"),
+    ({"stop_token_ids": [-1]}, "stop_token_ids"),
+    ({"stop_token_ids": ["a"]}, "stop_token_ids[0]"),
+    ({"stop_token_ids": [1] * 513}, "stop_token_ids"),
+    ({"max_tokens": -1}, "max_tokens"),
+    ({"max_tokens": 10**6}, "max_tokens"),
+    ({"max_tokens": 10**30}, "max_tokens"),
+    ({"max_tokens": 4.0}, "max_tokens"),
+    ({"max_tokens": "4"}, "max_tokens"),
+    ({"max_tokens": True}, "max_tokens"),
+    ({"max_tokens": 4, "min_tokens": 5}, "min_tokens"),
+    ({"min_tokens": -1}, "min_tokens"),
+    ({"ignore_eos": 1}, "ignore_eos"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
+    ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+    ({"user": 5}, "user"),
+    ({"return_token_ids": "true"}, "return_token_ids"),
+    ({"speculation": True}, "speculation"),
+    ({"speculation": {"enabled": "no"}}, "speculation.enabled"),
+    ({"speculation": {"max_nodes": 0}}, "speculation.max_nodes"),
+    ({"speculation": {"drafters": ["crystal_ball"]}}, "speculation.drafters"),
+    ({"speculation": {"verification": "typical"}}, "speculation.verification"),
+    ({"speculation": {"depth": 3}}, "speculation.depth"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"best_of": 2}, "best_of"),
+    ({"prompt_logprobs": 1}, "prompt_logprobs"),
+    ({"guided_json": {}}, "guided_json"),
+    ({"no_such_field": 1}, "no_such_field"),
+    ({"no_such_field": None}, "no_such_field"),
+]
+COMPLETION = [
+    *[({"prompt": value}, "prompt") for value in ("", [""], [], [[]], None, 5, {}, True)],
+    *[
+        ({"prompt": value}, "prompt")
+        for value in ([10**9], [-1], [[1], [10**30]], "\ud800", ["a", ""])
+    ],
+    ({"prompt": [1, "a"]}, "prompt[1]"),
+    ({"prompt": ["a", 1]}, "prompt[1]"),
+    ({"prompt": [True]}, "prompt[0]"),
+    ({"prompt": [1.0]}, "prompt[0]"),
+    ({"prompt": [[1], [None]]}, "prompt[1][0]"),
+    ({"prompt": ["a"] * 129}, "prompt"),
+    ({"prompt": ["a"] * 65, "n": 2}, "n"),
+    ({"suffix": "the end"}, "suffix"),
+    ({"logprobs": 21}, "logprobs"),
+    ({"logprobs": -1}, "logprobs"),
+    ({"logprobs": True}, "logprobs"),
+    ({"echo": "yes"}, "echo"),
+    ({"top_logprobs": 1}, "top_logprobs"),
+    ({"max_completion_tokens": 5}, "max_completion_tokens"),
+    ({"messages": MESSAGES}, "messages"),
+]
+CHAT = [
+    *[({"messages": value}, "messages") for value in ([], None, "Hello", {}, 5)],
+    ({"messages": [5]}, "messages[0]"),
+    ({"messages": [{"content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [*MESSAGES, {"role": "user", "content": None}]}, "messages[1].content"),
+    ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "developer", "content": "x"}]}, "messages"),
+    ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+        "messages[0].content[0].type",
+    ),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
+        "messages[0].content[0].text",
+    ),
+    ({"messages": [{"role": "user", "content": "\udfff"}]}, "messages"),
+    (
+        {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]},
+        "messages[0].tool_calls",
+    ),
+    ({"messages": [{"role": "user", "content": "x", "mood": 1}]}, "messages[0].mood"),
+    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"logprobs": 1}, "logprobs"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    ({"max_completion_tokens": 10**6}, "max_completion_tokens"),
+    ({"max_tokens": 4, "max_completion_tokens": 4}, "max_tokens"),
+    ({"modalities": ["audio"]}, "modalities"),
+    ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"prompt": "Hello"}, "prompt"),
+]
+CASES = [
+    *[("completions", *case) for case in BOTH + COMPLETION],
+    *[("chat/completions", *case) for case in BOTH + CHAT],
+]
+
+
+def body_for(endpoint: str, fields: dict) -> dict:
+    default = {"prompt": "Hello"} if endpoint == "completions" else {"messages": MESSAGES}
+    return {**default, **fields}
+
+
+@pytest.mark.parametrize(("endpoint", "fields", "param"), CASES)
+async def test_it_is_refused_by_name(serve, endpoint, fields, param):
+    served = serve()
+    response = await served.post(f"/v1/{endpoint}", body_for(endpoint, fields))
+    assert_error(response, 400, param)
+    assert served.backend.requests == []
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat/completions"])
+@pytest.mark.parametrize("name", ["temperature", "top_p", "min_p", "frequency_penalty"])
+@pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", "1e999"])
+async def test_what_is_no_number_is_refused_by_name(serve, endpoint, name, literal):
+    served = serve()
+    default = (
+        '"prompt": "Hello"'
+        if endpoint == "completions"
+        else ('"messages": [{"role": "user", "content": "Hello"}]')
+    )
+    response = await served.post_raw(f"/v1/{endpoint}", f'{{{default}, "{name}": {literal}}}')
+    assert_error(response, 400, name)
+    assert served.backend.requests == []
+
+
+async def test_the_first_mistake_in_the_body_is_named(serve):
+    served = serve()
+    response = await served.post("/v1/completions", {"top_p": "x", "prompt": 5, "temperature": "x"})
+    assert_error(response, 400, "top_p")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"temperature": value} for value in (-0.0, 0, 1e-9, 1e-4, 1, 2.0, None)]
+    + [{"top_p": value} for value in (1e-4, 1, None)]
+    + [{"top_k": value} for value in (-1, 0, 1, None)]
+    + [{"seed": value} for value in (-1, 0, (1 << 64) - 1, None)]
+    + [
+        {"n": None, "best_of": 1},
+        {"n": 2, "best_of": 2},
+        {"max_tokens": None, "stop": None, "logprobs": None, "user": "me"},
+        {"stream": None, "stream_options": None, "speculation": None},
+        {"stop": [], "stop_token_ids": [], "logit_bias": {}},
+        {"frequency_penalty": 0.0, "presence_penalty": 0, "repetition_penalty": 1.0},
+        {"response_format": {"type": "text"}, "skip_special_tokens": True},
+        {"speculation": {}},
+        {"speculation": {"enabled": None, "max_nodes": 4, "drafters": ["ssm"]}},
+    ],
+)
+@pytest.mark.parametrize("endpoint", ["completions", "chat/completions"])
+async def test_what_changes_nothing_is_accepted(serve, endpoint, fields):
+    served = serve()
+    response = await served.post(f"/v1/{endpoint}", body_for(endpoint, fields))
+    assert response.status_code == 200, response.text
+    assert len(served.backend.requests) == (fields.get("n") or 1)
+
+
+async def test_an_answer_can_be_sent_back_as_it_came(serve, ids):
+    served = serve(ids("hi"))
+    first = await served.chat(messages=MESSAGES)
+    answer = first["choices"][0]["message"] | {
+        "tool_calls": None,
+        "function_call": None,
+        "annotations": [],
+        "audio": None,
+    }
+    await served.chat(messages=[*MESSAGES, answer, *MESSAGES])
+
+
+async def test_a_bad_number_leaves_a_neighbours_stream_alone(serve, ids):
+    served = serve(ids("a stream of its own"), hold_after=3)
+    alone = await serve(ids("a stream of its own")).stream_complete(prompt="Hello", max_tokens=9)
+    neighbour = asyncio.create_task(served.stream_complete(prompt="Hello", max_tokens=9))
+    await served.backend.held.wait()
+    for fields, param in BOTH:
+        response = await served.post("/v1/completions", {"prompt": "x", **fields})
+        assert_error(response, 400, param)
+    served.backend.released.set()
+    chunks = await neighbour
+    for one, other in zip(chunks, alone, strict=True):
+        assert one["choices"] == other["choices"]
