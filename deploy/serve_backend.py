@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -59,9 +60,10 @@ class ServeBackend:
         """Events of one request, over the death of a manager if need be; see `Backend`."""
         for submission in range(1, MAX_SUBMISSIONS + 1):
             try:
-                async for event in self._events(request):
-                    request = _continued(request, event)
-                    yield event
+                async with aclosing(self._events(request)) as events:
+                    async for event in events:
+                        request = _continued(request, event)
+                        yield event
             except PeerUnavailable as error:
                 if submission == MAX_SUBMISSIONS or request.internal:
                     raise

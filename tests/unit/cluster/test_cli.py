@@ -1,0 +1,100 @@
+"""The command line: exit statuses, and what a user is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from actors.errors import InputError, ModelError, TreeServeError
+from cluster import cli
+
+ROOT = Path(__file__).resolve().parents[3]
+READY = ROOT / "deploy" / "configs" / "smollm2.yaml"
+
+
+@pytest.fixture
+def bad_config(tmp_path: Path) -> Path:
+    path = tmp_path / "bad.yaml"
+    path.write_text("api: {port: 0}\nmodel: {dtype: int4}\n")
+    return path
+
+
+def test_validate_shows_the_placement(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", str(READY)]) == 0
+    out = capsys.readouterr().out
+    assert "is valid" in out
+    assert "LLM rank 0" in out
+
+
+def test_validate_tells_all_mistakes(bad_config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", str(bad_config)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1].strip() for line in lines] == ["model.dtype", "api.port"]
+
+
+@pytest.mark.parametrize("command", [["serve"], ["generate", "--prompt", "x"]])
+def test_nothing_starts_with_a_bad_configuration(
+    command: list[str], bad_config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *options = command
+    assert cli.main([name, str(bad_config), *options]) == 2
+    assert "api.port" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["dance"], ["serve"], ["generate", "c"], ["serve", "c", "--port", "x"]]
+)
+def test_wrong_use(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ModelError("no such model"), 1),
+        (InputError("max_tokens must not be negative"), 2),
+        (KeyboardInterrupt(), 1),
+    ],
+)
+def test_errors_become_a_status_and_a_line(
+    error: BaseException,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(_: object) -> int:
+        raise error
+
+    module = SimpleNamespace(run=run)
+    monkeypatch.setattr(cli.importlib, "import_module", lambda _: module)
+    assert cli.main(["validate", "c"]) == status
+    told = capsys.readouterr().err
+    assert told.startswith("treeserve: ")
+    assert len(told.splitlines()) == 1
+    if isinstance(error, TreeServeError):
+        assert str(error) in told
+
+
+def test_help_says_what_becomes_of_a_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["generate", "--help"])
+    assert "chat template" in capsys.readouterr().out
+
+
+def test_validate_needs_neither_torch_nor_ray() -> None:
+    code = (
+        "import sys; from cluster.cli import main; "
+        f"status = main(['validate', {str(READY)!r}]); "
+        "heavy = {'torch', 'ray', 'transformers', 'grpc'} & set(sys.modules); "
+        "sys.exit(f'imported {heavy}' if heavy else status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

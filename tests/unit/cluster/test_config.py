@@ -1,0 +1,168 @@
+"""Configurations: what is read, and how mistakes are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from actors.errors import ConfigError
+from cluster.config import Config, load_config, parse_config, with_address
+
+READY = sorted((Path(__file__).resolve().parents[3] / "deploy" / "configs").glob("*.yaml"))
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text)
+    return list(caught.value.problems)
+
+
+def test_the_defaults_are_those_of_a_first_run() -> None:
+    config = parse_config("{}")
+    assert config == Config()
+    assert config.model.path == "smollm2-135m-instruct"
+    assert config.speculation.drafters == ("prompt_lookup",)
+    assert config.speculation.verification == "coupled"
+    assert config.ssms == ()
+    assert (config.api.host, config.api.port) == ("127.0.0.1", 8000)
+
+
+@pytest.mark.parametrize("path", READY, ids=lambda path: path.name)
+def test_ready_configurations_are_valid(path: Path) -> None:
+    assert load_config(path).model.path == "smollm2-135m-instruct"
+
+
+def test_every_section_is_read() -> None:
+    config = parse_config("""
+        model: {path: owner/thing, served_name: thing-1, dtype: float32}
+        llm: {step_timeout_s: 5, num_threads: 2}
+        speculation: {drafters: [], max_tree_nodes: 8}
+        scheduler: {max_batch_tokens: 64, kv_memory_bytes: 1000000}
+        grpc: {port_range: [5000, 5010]}
+        api: {host: 0.0.0.0, port: 81}
+    """)
+    assert config.model.name == "thing-1"
+    assert config.llm.step_timeout_s == 5.0
+    assert config.speculation.drafters == ()
+    assert config.scheduler.kv_memory_bytes == 1_000_000
+    assert config.grpc.port_range == (5000, 5010)
+    assert config.api.host == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("smollm2-135m-instruct",) * 2, ("owner/thing", "thing"), ("/a/b/", "b")]
+)
+def test_a_model_is_called_by_the_last_part_of_its_path(path: str, name: str) -> None:
+    assert parse_config(f"model: {{path: {path}}}").model.name == name
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError):
+        Config().api.port = 1  # type: ignore[misc]
+
+
+def test_all_mistakes_are_told_at_once_by_dotted_path() -> None:
+    found = problems("""
+        model: {dtype: int4, size: 7}
+        llm: {tensor_parallel: 0}
+        api: {port: 70000}
+        bogus: {}
+        scheduler: {kv_memory_bytes: much, max_running_requests: 0}
+    """)
+    paths = {line.split(":")[0] for line in found}
+    assert paths == {
+        "model.dtype",
+        "model.size",
+        "llm.tensor_parallel",
+        "api.port",
+        "bogus",
+        "scheduler.kv_memory_bytes",
+        "scheduler.max_running_requests",
+    }
+
+
+def test_the_branches_of_a_union_are_one_mistake() -> None:
+    assert len(problems("scheduler: {kv_memory_bytes: much}")) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("api: {port: '8000'}", "api.port"),
+        ("api: {port: true}", "api.port"),
+        ("api: {port: 80.0}", "api.port"),
+        ("model: {path: 7}", "model.path"),
+        ("speculation: {drafters: prompt_lookup}", "speculation.drafters"),
+        ("llm: {step_timeout_s: .nan}", "llm.step_timeout_s"),
+        ("llm: {step_timeout_s: .inf}", "llm.step_timeout_s"),
+        ("llm: null", "llm"),
+        ("llm: []", "llm"),
+        ("grpc: {port_range: [1]}", "grpc.port_range"),
+        ("grpc: {port_range: [10, 9]}", "grpc.port_range"),
+    ],
+)
+def test_values_of_another_type_are_refused(text: str, path: str) -> None:
+    assert {line.split(":")[0].removesuffix(".1") for line in problems(text)} == {path}
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("ssms: [{path: somewhere}]", "ssms"),
+        ("speculation: {drafters: [ssm]}", "speculation.drafters"),
+        ("llm: {replicas: 2}", "llm.replicas"),
+        ("llm: {tensor_parallel: 2}", "llm.tensor_parallel"),
+        ("llm: {offload: cpu}", "llm.offload"),
+        ("grpc: {tls: {cert: x}}", "grpc.tls"),
+        ("api: {replicas: 2}", "api.replicas"),
+        ("api: {api_keys_file: keys}", "api.api_keys_file"),
+    ],
+)
+def test_what_is_not_built_yet_is_refused(text: str, path: str) -> None:
+    (found,) = problems(text)
+    assert found.startswith(f"{path}: ")
+
+
+def test_a_key_given_twice_is_refused() -> None:
+    assert problems("api: {port: 1}\nllm: {}\napi: {port: 2}") == ["api: key given twice (line 3)"]
+    assert problems("api: {port: 1, port: 1}") == ["port: key given twice (line 1)"]
+
+
+def test_a_key_that_is_no_text_is_refused() -> None:
+    assert any("plain text" in line for line in problems("true: {}"))
+
+
+@pytest.mark.parametrize("text", ["", "- a", "just text", "null", "7"])
+def test_a_file_without_sections_is_refused(text: str) -> None:
+    assert "top level" in problems(text)[0]
+
+
+def test_broken_yaml_is_told_with_its_place() -> None:
+    assert "line 2" in problems("a: 1\nb: [")[0]
+
+
+def test_no_objects_are_built_from_tags() -> None:
+    assert "not valid YAML" in problems("a: !!python/object/apply:os.getcwd []")[0]
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: No such file"):
+        load_config(tmp_path / "nowhere.yaml")
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load_config(tmp_path)
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_config(tmp_path / "binary.yaml")
+
+
+def test_another_address() -> None:
+    config = parse_config("{api: {port: 81}, speculation: {drafters: []}}")
+    assert with_address(config, None, None) == config
+    assert with_address(config, "0.0.0.0", None).api.port == 81
+    changed = with_address(config, None, 82)
+    assert (changed.api.host, changed.api.port) == ("127.0.0.1", 82)
+    assert changed.speculation == config.speculation
+    with pytest.raises(ConfigError, match=r"api\.port"):
+        with_address(config, None, 0)

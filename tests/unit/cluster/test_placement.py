@@ -1,0 +1,41 @@
+"""What a configuration asks of the cluster."""
+
+from __future__ import annotations
+
+from actors.llm.config import LLMConfig
+from cluster.config import Config
+from cluster.placement import plan_placement
+
+
+def split(stages: int, shards: int) -> Config:
+    """A configuration that validation does not let through yet."""
+    llm = LLMConfig.model_construct(pipeline_parallel=stages, tensor_parallel=shards)
+    return Config.model_construct(llm=llm)
+
+
+def test_one_rank_fits_into_two_cores() -> None:
+    placement = plan_placement(Config())
+    assert placement.bundles == [{"CPU": 1}, {"CPU": 1}]
+    assert placement.num_cpus == 2
+    assert placement.rank_bundle(0) == 1
+
+
+def test_each_rank_has_a_bundle_stage_by_stage() -> None:
+    placement = plan_placement(split(2, 3))
+    assert len(placement.bundles) == 7
+    assert [placement.rank_bundle(rank) for rank in range(6)] == [1, 2, 3, 4, 5, 6]
+    assert placement.ranks[4].role == "LLM rank 4, stage 1, shard 1"
+
+
+def test_ranks_take_gpus_only_if_there_is_one_for_each() -> None:
+    assert plan_placement(split(1, 2), num_gpus=1).bundles[1:] == [{"CPU": 1}] * 2
+    placement = plan_placement(split(1, 2), num_gpus=2)
+    assert placement.bundles == [{"CPU": 1}, {"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}]
+
+
+def test_the_description_has_a_line_for_each_bundle() -> None:
+    lines = plan_placement(Config()).describe().splitlines()
+    assert lines[1:] == [
+        "  bundle 0: request manager (CPU 1)",
+        "  bundle 1: LLM rank 0, stage 0, shard 0 (CPU 1)",
+    ]

@@ -1,0 +1,76 @@
+"""Ranks are started together, and replaced together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from actors.errors import ModelError
+from cluster import ray_api
+from cluster.config import Config
+from cluster.placement import plan_placement
+from cluster.supervisor import RankGroup
+
+
+class FakeProcess:
+    """Stands for a rank's process; its body is the address, or the error of its start."""
+
+    made: list[FakeProcess]
+
+    def __init__(
+        self, make: object, group: object, bundle: int, resources: Mapping[str, float]
+    ) -> None:
+        self.make, self.bundle, self.resources = make, bundle, resources
+        self.alive = True
+        self.made.append(self)
+
+    async def start(self) -> str:
+        outcome = self.make()  # type: ignore[operator]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return f"{outcome}:{len(self.made)}"
+
+    def kill(self) -> None:
+        self.alive = False
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[FakeProcess]:
+    processes: list[FakeProcess] = []
+    monkeypatch.setattr(FakeProcess, "made", processes, raising=False)
+    monkeypatch.setattr(ray_api, "ActorProcess", FakeProcess)
+    return processes
+
+
+def group(outcome: object) -> RankGroup:
+    placement = plan_placement(Config())
+    return RankGroup([lambda: outcome], placement, None)  # type: ignore[arg-type,list-item,return-value]
+
+
+async def test_a_rank_starts_in_its_bundle(made: list[FakeProcess]) -> None:
+    assert await group("host").start() == ["host:1"]
+    assert (made[0].bundle, made[0].resources) == (1, {"CPU": 1})
+
+
+async def test_a_restart_replaces_the_rank_in_the_same_bundle(made: list[FakeProcess]) -> None:
+    ranks = group("host")
+    await ranks.start()
+    assert await ranks.restart() == ["host:2"]
+    assert [process.alive for process in made] == [False, True]
+    assert made[0].bundle == made[1].bundle
+    assert made[0].resources == made[1].resources
+
+
+async def test_a_rank_that_cannot_start_is_not_left_behind(made: list[FakeProcess]) -> None:
+    with pytest.raises(ModelError, match="damaged"):
+        await group(ModelError("damaged")).start()
+    assert [process.alive for process in made] == [False]
+
+
+async def test_killing_twice_does_nothing_more(made: list[FakeProcess]) -> None:
+    ranks = group("host")
+    await ranks.start()
+    ranks.kill()
+    ranks.kill()
+    assert [process.alive for process in made] == [False]
