@@ -142,8 +142,8 @@ class Engine:
             await self._healthy.wait()
             epoch = self._composer.epoch
             turns = self._scheduler.plan(group)
+            self._update_gauges()
             if not turns and not self._scheduler.has_releases:
-                self._update_gauges()
                 await self._work[group].wait()
                 self._work[group].clear()
                 continue
