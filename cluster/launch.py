@@ -39,7 +39,7 @@ class Launched:
     engine: Engine
     description: LLMDescription
     metrics: Metrics
-    ranks: RankGroup
+    _ranks: RankGroup
     _client: LLMClient
     _group: ray_api.PlacementGroup
 
@@ -47,7 +47,7 @@ class Launched:
         """End requests, ranks and reservation."""
         await self.engine.stop()
         await self._client.close()
-        self.ranks.kill()
+        self._ranks.kill()
         self._group.remove()
 
 

@@ -159,7 +159,7 @@ class ActorProcess:
                 group.handle, placement_group_bundle_index=bundle
             ),
         )
-        self._actor = actor(_Host).remote(make_body)
+        self._actor = actor(ActorHost).remote(make_body)
 
     async def start(self) -> str:
         """Make the body and start it; returns its address.
@@ -170,9 +170,6 @@ class ActorProcess:
         """
         return str(await _answer(self._actor.start.remote()))
 
-    async def pid(self) -> int:
-        return int(await _answer(self._actor.pid.remote()))
-
     def kill(self) -> None:
         """End the process at once; does nothing if it is dead."""
         import ray
@@ -180,8 +177,8 @@ class ActorProcess:
         ray.kill(self._actor, no_restart=True)
 
 
-class _Host:
-    """What runs in an actor's process.
+class ActorHost:
+    """What runs in an actor's process; process lists show it by this name.
 
     The body is made in a method, not in the constructor: Ray keeps the type of an exception only
     from methods.
@@ -194,9 +191,6 @@ class _Host:
     def start(self) -> str:
         self._body = self._body or self._make_body()
         return self._body.start()
-
-    def pid(self) -> int:
-        return os.getpid()
 
 
 async def _answer(reference: Awaitable[T]) -> T:

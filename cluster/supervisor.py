@@ -60,10 +60,6 @@ class RankGroup:
         self.kill()
         return await self.start()
 
-    async def pids(self) -> list[int]:
-        """Process ids, rank by rank."""
-        return list(await asyncio.gather(*(process.pid() for process in self._processes)))
-
     def kill(self) -> None:
         """End every rank at once."""
         processes, self._processes = self._processes, []

@@ -76,10 +76,6 @@ class RequestManager:
     async def metrics_text(self) -> str:
         return self._launched.metrics.text()
 
-    async def rank_pids(self) -> list[int]:
-        """Process ids of the LLM's ranks, for operators and fault tests."""
-        return await self._launched.ranks.pids()
-
     async def __del__(self) -> None:
         if launched := getattr(self, "_launched", None):
             await launched.stop()

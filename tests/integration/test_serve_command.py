@@ -1,0 +1,173 @@
+"""`treeserve serve` and `generate` as a person runs them: up, a token, down, nothing left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+import pytest
+from conftest import CONFIG, PATIENCE_S, free_port
+
+from actors.errors import UnavailableError
+from deploy.http_server import bound_socket
+
+pytestmark = [pytest.mark.integration]
+
+ROOT = Path(__file__).resolve().parents[2]
+MARK = "TREESERVE_TEST_MARK"
+
+
+class Command:
+    """A `treeserve` process, and whatever it starts."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._mark = uuid4().hex
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "cluster.cli", *arguments],
+            cwd=ROOT,
+            env=os.environ | {MARK: self._mark, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def interrupt(self, number: int = signal.SIGINT) -> None:
+        """As a terminal does: to the whole process group."""
+        os.killpg(self.process.pid, number)
+
+    def wait_for(self, pipe: str, text: str) -> str:
+        """The next line with this text; fails at the end of the output."""
+        stream = getattr(self.process, pipe)
+        for line in stream:
+            if text in line:
+                return str(line)
+        raise AssertionError(f"{text!r} was not written; {self.process.communicate()}")
+
+    def finish(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, out, err
+
+    def left(self) -> list[str]:
+        """What still runs of it."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get(MARK) == self._mark:
+                    found.append(" ".join(process.cmdline()))
+        return found
+
+
+@pytest.fixture
+def commands() -> Iterator[list[Command]]:
+    started: list[Command] = []
+    yield started
+    for command in started:
+        command.process.kill()
+        command.process.communicate()
+
+
+def start(commands: list[Command], *arguments: str) -> Command:
+    commands.append(Command(*arguments))
+    return commands[-1]
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_a_token_and_down(number: int, commands: list[Command], smollm2_path: Path) -> None:
+    port = free_port()
+    command = start(commands, "serve", str(CONFIG), "--port", str(port))
+    told = command.wait_for("stdout", "is served at")
+    assert f"http://127.0.0.1:{port}" in told
+    curl = command.wait_for("stdout", "curl")
+    answer = subprocess.run(
+        ["bash", "-c", curl.replace("curl", "curl -sS", 1)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Paris" in json.loads(answer.stdout)["choices"][0]["message"]["content"]
+
+    command.interrupt(number)
+    status, _, err = command.finish()
+    assert status == 0, err
+    assert "Traceback" not in err
+    assert command.left() == []
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("moment", ["Starting Ray", "Loading"])
+def test_interrupted_while_it_starts(
+    moment: str, commands: list[Command], smollm2_path: Path
+) -> None:
+    command = start(commands, "serve", str(CONFIG), "--port", str(free_port()))
+    command.wait_for("stderr", moment)
+    command.interrupt()
+    status, out, err = command.finish()
+    assert (status, out) == (1, "")
+    assert "Traceback" not in err
+    assert command.left() == []
+
+
+def test_a_port_that_is_taken(commands: list[Command]) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        status, out, err = start(commands, "serve", str(CONFIG), "--port", str(port)).finish()
+    assert (status, out) == (1, "")
+    assert err == f"treeserve: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+@pytest.mark.model
+def test_a_model_that_cannot_be_loaded(
+    commands: list[Command], smollm2_path: Path, tmp_path: Path
+) -> None:
+    for source in smollm2_path.glob("*.json"):
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    (tmp_path / "model.safetensors").write_bytes(b"nothing of the kind")
+    config = tmp_path / "broken.yaml"
+    config.write_text(json.dumps({"model": {"path": str(tmp_path)}}))
+    command = start(commands, "serve", str(config), "--port", str(free_port()))
+    status, out, err = command.finish()
+    assert (status, out) == (1, "")
+    last = err.splitlines()[-1]
+    assert last.startswith(f"treeserve: {tmp_path.name} cannot be served: ")
+    assert command.left() == []
+
+
+@pytest.mark.model
+def test_generate(commands: list[Command], smollm2_path: Path) -> None:
+    question = "What is the capital of France?"
+    command = start(commands, "generate", str(CONFIG), "--prompt", question)
+    status, out, err = command.finish()
+    assert status == 0, err
+    assert "Paris" in out
+    statistics = json.loads(err.splitlines()[-1])
+    assert statistics["finish_reason"] == "stop"
+    assert statistics["completion_tokens"] > 1
+    assert command.left() == []
+
+
+def test_a_server_can_come_back_to_its_port_at_once() -> None:
+    """Connections that the server closed first linger; they must not hold the port."""
+    first = bound_socket("127.0.0.1", free_port())
+    host, port = first.getsockname()
+    first.listen()
+    with socket.create_connection((host, port)) as client:
+        accepted, _ = first.accept()
+        accepted.close()
+        assert client.recv(1) == b""
+    with pytest.raises(UnavailableError, match="already in use"):
+        bound_socket(host, port)
+    first.close()
+    bound_socket(host, port).close()

@@ -1,0 +1,154 @@
+"""The whole way: HTTP, Ray Serve, the manager, gRPC, the LLM, and back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from conftest import PATIENCE_S, Server
+
+pytestmark = [pytest.mark.integration, pytest.mark.model]
+
+PROMPT = "Once upon a time, in a village by the sea,"
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the condition never held")
+        time.sleep(0.1)
+
+
+def metric(server: Server, name: str) -> float:
+    """The sum of the samples whose line begins with this."""
+    with server.client() as client:
+        lines = client.get("/metrics").raise_for_status().text.splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+
+def completion(server: Server, **fields: Any) -> dict[str, Any]:
+    body = {"model": server.model, "prompt": PROMPT, "temperature": 0, "max_tokens": 24} | fields
+    with server.client() as client:
+        answer = client.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def frames(response: httpx.Response) -> Any:
+    """The JSON of each frame of a stream, as they come."""
+    for line in response.iter_lines():
+        if line.startswith("data: {"):
+            yield json.loads(line.removeprefix("data: "))
+
+
+def streamed_text(
+    server: Server, on_chunk: Callable[[int], None] | None = None, **fields: Any
+) -> str:
+    body = {"model": server.model, "prompt": PROMPT, "temperature": 0, "stream": True} | fields
+    text = ""
+    with server.client() as client, client.stream("POST", "/v1/completions", json=body) as answer:
+        assert answer.status_code == 200
+        for number, frame in enumerate(frames(answer)):
+            assert "error" not in frame, frame
+            text += "".join(choice["text"] for choice in frame["choices"])
+            if on_chunk:
+                on_chunk(number)
+    return text
+
+
+def test_a_chat(server: Server) -> None:
+    body = {
+        "model": server.model,
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "temperature": 0,
+        "max_tokens": 24,
+    }
+    with server.client() as client:
+        answer = client.post("/v1/chat/completions", json=body).json()
+    assert "Paris" in answer["choices"][0]["message"]["content"]
+    assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_stream_brings_the_same_text(server: Server) -> None:
+    whole = completion(server)["choices"][0]["text"]
+    assert streamed_text(server, max_tokens=24) == whole
+
+
+def test_speculation_changes_how_soon_and_not_what(server: Server) -> None:
+    prompt = "Repeat after me: one two three four five six. one two three four"
+    fields = {"prompt": prompt, "max_tokens": 48, "temperature": 0.7, "seed": 11}
+    with_drafts = completion(server, **fields)
+    without = completion(server, **fields, speculation={"enabled": False})
+    assert with_drafts["choices"][0]["text"] == without["choices"][0]["text"]
+    assert without["metrics"]["speculative_decoding"]["num_draft_tokens"] == 0
+
+
+def test_the_models_page_says_that_the_weights_are_not_the_released_ones(server: Server) -> None:
+    with server.client() as client:
+        (entry,) = client.get("/v1/models").json()["data"]
+    assert entry["id"] == server.model
+    assert "4-bit" in entry["note"]
+
+
+def test_a_wrong_request_is_refused_by_name(server: Server) -> None:
+    body = {"model": server.model, "prompt": PROMPT, "temperature": -1}
+    with server.client() as client:
+        answer = client.post("/v1/completions", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "temperature"
+
+
+def test_metrics_count_what_was_generated(server: Server) -> None:
+    before = metric(server, "treeserve_generation_tokens_total")
+    used = completion(server, ignore_eos=True)["usage"]["completion_tokens"]
+    assert used == 24
+    assert metric(server, "treeserve_generation_tokens_total") == before + used
+
+
+def test_a_client_that_goes_away_frees_its_request(server: Server) -> None:
+    aborted = 'treeserve_requests_total{finish_reason="abort"'
+    before = metric(server, aborted)
+    body = {
+        "model": server.model,
+        "prompt": PROMPT,
+        "max_tokens": 4000,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    with server.client() as client, client.stream("POST", "/v1/completions", json=body) as answer:
+        next(frames(answer))
+        assert metric(server, "treeserve_requests_running") == 1
+    wait_until(lambda: metric(server, "treeserve_requests_running") == 0)
+    wait_until(lambda: metric(server, "treeserve_kv_blocks_used") == 0)
+    assert metric(server, aborted) == before + 1
+
+
+def killed_in_mid_stream(server: Server, pids: Callable[[], list[int]]) -> None:
+    """Kill a process under a stream: the text is that of an undisturbed one."""
+    fields = {"max_tokens": 40, "ignore_eos": True, "temperature": 0.8, "seed": 5}
+    undisturbed = streamed_text(server, **fields)
+    (victim,) = pids()
+
+    def kill(chunk: int) -> None:
+        if chunk == 5:
+            os.kill(victim, signal.SIGKILL)
+
+    assert streamed_text(server, kill, **fields) == undisturbed
+    (successor,) = pids()
+    assert successor != victim
+    wait_until(lambda: metric(server, "treeserve_requests_running") == 0)
+
+
+def test_a_killed_llm_does_not_change_a_stream(server: Server) -> None:
+    killed_in_mid_stream(server, server.rank_pids)
+
+
+def test_a_killed_manager_does_not_change_a_stream(server: Server) -> None:
+    killed_in_mid_stream(server, server.manager_pids)
