@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -44,6 +45,8 @@ APPLICATION = "treeserve"
 MANY = 1_000_000
 """Requests that Serve lets through: the manager's own queue refuses, with the right answer."""
 SHUTDOWN_GRACE_S = 5.0
+SERVE_GRACE_S = 3.0
+"""What Serve may take on top to take itself down."""
 
 logger = logging.getLogger(__name__)
 
@@ -154,8 +157,18 @@ def start_serving(config: Config) -> None:
 
 
 def stop_serving() -> None:
-    """Take the application down; requests that run get `SHUTDOWN_GRACE_S` to end."""
-    with contextlib.suppress(RayError, TimeoutError):
+    """Take the application down; requests that run get `SHUTDOWN_GRACE_S` to end.
+
+    Serve itself waits long for a cluster that is gone already, as when a signal went to all of its
+    processes; hence the thread, which is left behind then.
+    """
+    stopping = threading.Thread(target=_shut_down, daemon=True)
+    stopping.start()
+    stopping.join(SHUTDOWN_GRACE_S + SERVE_GRACE_S)
+
+
+def _shut_down() -> None:
+    with contextlib.suppress(RayError, RayServeException, TimeoutError):
         serve.shutdown()
 
 

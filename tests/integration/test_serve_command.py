@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import psutil
 import pytest
-from conftest import CONFIG, PATIENCE_S, free_port
+from conftest import CONFIG, PATIENCE_S, free_port, wait_until
 
 from actors.errors import UnavailableError
 from deploy.http_server import bound_socket
@@ -41,9 +41,9 @@ class Command:
             start_new_session=True,
         )
 
-    def interrupt(self, number: int = signal.SIGINT) -> None:
+    def interrupt(self) -> None:
         """As a terminal does: to the whole process group."""
-        os.killpg(self.process.pid, number)
+        os.killpg(self.process.pid, signal.SIGINT)
 
     def wait_for(self, pipe: str, text: str) -> str:
         """The next line with this text; fails at the end of the output."""
@@ -81,13 +81,16 @@ def start(commands: list[Command], *arguments: str) -> Command:
     return commands[-1]
 
 
-@pytest.mark.model
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_up_a_token_and_down(number: int, commands: list[Command], smollm2_path: Path) -> None:
-    port = free_port()
+def start_server(commands: list[Command], port: int) -> Command:
+    """A server that has said that it is up."""
     command = start(commands, "serve", str(CONFIG), "--port", str(port))
-    told = command.wait_for("stdout", "is served at")
-    assert f"http://127.0.0.1:{port}" in told
+    assert f"http://127.0.0.1:{port}" in command.wait_for("stdout", "is served at")
+    return command
+
+
+@pytest.mark.model
+def test_up_a_token_and_down(commands: list[Command], smollm2_path: Path) -> None:
+    command = start_server(commands, free_port())
     curl = command.wait_for("stdout", "curl")
     answer = subprocess.run(
         ["bash", "-c", curl.replace("curl", "curl -sS", 1)],
@@ -97,11 +100,31 @@ def test_up_a_token_and_down(number: int, commands: list[Command], smollm2_path:
     )
     assert "Paris" in json.loads(answer.stdout)["choices"][0]["message"]["content"]
 
-    command.interrupt(number)
-    status, _, err = command.finish()
-    assert status == 0, err
+    command.interrupt()
+    status, out, err = command.finish()
+    assert (status, out) == (0, "")
     assert "Traceback" not in err
     assert command.left() == []
+
+
+@pytest.mark.model
+def test_terminated(commands: list[Command], smollm2_path: Path) -> None:
+    command = start_server(commands, free_port())
+    command.process.terminate()
+    status, _, err = command.finish()
+    assert status == 0, err
+    assert command.left() == []
+
+
+@pytest.mark.model
+def test_terminated_together_with_its_cluster(commands: list[Command], smollm2_path: Path) -> None:
+    """As a service manager does it: Ray then ends processes in its own way, and some a bit later
+    than the command."""
+    command = start_server(commands, free_port())
+    os.killpg(command.process.pid, signal.SIGTERM)
+    _, _, err = command.finish()
+    assert "Traceback" not in err
+    wait_until(lambda: command.left() == [])
 
 
 @pytest.mark.model

@@ -5,25 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
-from conftest import PATIENCE_S, Server
+from conftest import Server, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.model]
 
 PROMPT = "Once upon a time, in a village by the sea,"
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        if time.monotonic() > deadline:
-            raise TimeoutError("the condition never held")
-        time.sleep(0.1)
 
 
 def metric(server: Server, name: str) -> float:
