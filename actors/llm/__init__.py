@@ -1,1 +1,1 @@
-"""One rank of the LLM: loads its model, runs ragged batches of token trees over paged KV, samples."""
+"""One rank of the LLM: loads a model, runs ragged batches of token trees over paged KV, samples."""

@@ -1,0 +1,196 @@
+"""A decoder from a local folder, ready to run steps, or a clear reason why not.
+
+Weights come from safetensors files only, and no code comes from the folder. Llama-like models get
+the fused forward, everything else runs on stock modules if its attention is standard. Refused, by
+name and reason: encoder-decoders, recurrent state, quantised checkpoints, rope that changes with
+the length of the text (cached keys would be stale), damaged or missing weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from actors.errors import ModelError
+from actors.llm.batch import StepBatch
+from actors.llm.fused_llama import MODEL_TYPES as FUSED_TYPES
+from actors.llm.fused_llama import Foreign, FusedLlama
+from actors.llm.kv_cache import KVCache, KVShape
+from actors.llm.stock import StockModel
+
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+_SINGLE_FILE = "model.safetensors"
+_INDEX_FILE = "model.safetensors.index.json"
+_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+_FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn", "proportional"})
+
+
+class LanguageModel(Protocol):
+    """The weights of a model and its forward pass.
+
+    Attributes:
+        backend: `fused` or `stock`.
+        vocab_size: number of logits.
+        kv_shape: of one token's KV.
+    """
+
+    backend: str
+    vocab_size: int
+    kv_shape: KVShape
+
+    def forward(self, batch: StepBatch, cache: KVCache) -> Tensor:
+        """[outputs, vocab] logits, float32 at least; writes the K and V of the batch's rows."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model and what there is to say of it.
+
+    Attributes:
+        weights_hash: sha256 over the name and content of every weight file, sorted by name.
+    """
+
+    model: LanguageModel
+    dtype: torch.dtype
+    device: torch.device
+    max_context_tokens: int
+    num_parameters: int
+    weights_hash: str
+
+
+def load_model(path: Path, dtype: torch.dtype, device: torch.device) -> LoadedModel:
+    """Load a folder in the layout of `save_pretrained`.
+
+    Raises:
+        ModelError: it cannot be served; names the folder and the reason.
+    """
+    try:
+        config = _read_config(path)
+        _check_config(config)
+        files = _weight_files(path)
+        model = _read_weights(path, config, dtype).to(device).eval()
+        num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        return LoadedModel(
+            wrap(model),
+            dtype,
+            device,
+            _max_context(config),
+            num_parameters,
+            _hash(files),
+        )
+    except ModelError as error:
+        raise ModelError(f"{path.name} cannot be served: {error}") from error
+
+
+def wrap(model: Foreign) -> LanguageModel:
+    """The fastest forward pass for a loaded transformers model. Raises ModelError."""
+    config = model.config
+    if config.model_type in FUSED_TYPES and config.hidden_act == "silu":
+        return FusedLlama(model)
+    return StockModel(model)
+
+
+def _read_config(path: Path) -> Foreign:
+    if not (path / "config.json").is_file():
+        raise ModelError("there is no config.json")
+    try:
+        return AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"its config.json cannot be used: {error}") from error
+
+
+def _check_config(config: Foreign) -> None:
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError("it is an encoder-decoder")
+    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise ModelError(f"{config.model_type} is no causal language model")
+    if getattr(config, "quantization_config", None) is not None:
+        raise ModelError("its weights are quantised")
+    odd = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
+    if odd:
+        raise ModelError(f"it has layers without standard attention: {', '.join(sorted(odd))}")
+    for rope_type in _rope_types(config):
+        if rope_type not in _FIXED_ROPE:
+            raise ModelError(f"its {rope_type!r} rope changes with the length of the text")
+
+
+def _rope_types(config: Foreign) -> set[str]:
+    """Types of the rope parameters, which may be one set or one for each type of layer."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    nested = [value for value in parameters.values() if isinstance(value, dict)]
+    return {entry.get("rope_type") or "default" for entry in nested or [parameters]}
+
+
+def _weight_files(path: Path) -> list[Path]:
+    if (path / _INDEX_FILE).is_file():
+        try:
+            index = json.loads((path / _INDEX_FILE).read_text(encoding="utf-8"))
+            names = sorted(set(index["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError) as error:
+            raise ModelError(f"{_INDEX_FILE} is damaged") from error
+    else:
+        names = [_SINGLE_FILE]
+    missing = [name for name in names if not (path / name).is_file()]
+    if missing and any(path.glob("*.bin")):
+        raise ModelError("its weights are not in safetensors files (pickled ones are not read)")
+    if missing:
+        raise ModelError(f"weight files are missing: {', '.join(missing)}")
+    return [path / name for name in names]
+
+
+def _read_weights(path: Path, config: Foreign, dtype: torch.dtype) -> Foreign:
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            path,
+            config=config,
+            dtype=dtype,
+            attn_implementation="eager",
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise ModelError(f"its weights cannot be read: {error}") from error
+    if getattr(model, "_is_stateful", False):
+        raise ModelError("it keeps recurrent state, which a tree of tokens cannot share")
+    for what in ("missing_keys", "mismatched_keys"):
+        if report[what]:
+            raise ModelError(f"{what.replace('_', ' ')}: {_first(report[what])}")
+    return model
+
+
+def _first(keys: Sequence[Any]) -> str:
+    names = sorted(map(str, keys))
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _max_context(config: Foreign) -> int:
+    length = getattr(config, "max_position_embeddings", None)
+    if not length:
+        raise ModelError("its config.json does not say how long a context may be")
+    return int(length)
+
+
+def _hash(files: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.name.encode() + b"\0")
+        with file.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()

@@ -1,0 +1,197 @@
+"""One LLM rank: runs steps, in order, over a model and a paged KV cache.
+
+A message is checked as a whole before anything changes, so one that breaks the protocol leaves the
+rank as it was. A step that was already run is answered from memory. Not safe for use from several
+threads at once; knows no transport.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from actors.errors import ProtocolError, StaleEpoch
+from actors.llm.batch import build_batch
+from actors.llm.block_tables import BlockTables
+from actors.llm.config import LLMConfig
+from actors.llm.invariance import is_batch_invariant
+from actors.llm.kv_cache import KVCache, num_blocks_for
+from actors.llm.loading import DTYPES, LoadedModel, load_model
+from actors.llm.sampler import Sampler
+from actors.messages import LLMDescription, StepMessage, StepReply
+from actors.noise import NoiseSource
+
+_REMEMBERED_REPLIES = 16
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    """What a rank is told when it starts.
+
+    Attributes:
+        path: the model's folder.
+        model_id: what to call the model.
+        dtype: of weights and KV: float64, float32, bfloat16 or float16.
+        device: as torch writes it.
+        kv_block_tokens: tokens of one KV block.
+        kv_memory_bytes: of the KV cache; None sizes it by the memory that is free.
+        llm: the configuration's section.
+    """
+
+    path: Path
+    model_id: str
+    dtype: str = "bfloat16"
+    device: str = "cpu"
+    kv_block_tokens: int = 16
+    kv_memory_bytes: int | None = None
+    llm: LLMConfig = field(default_factory=LLMConfig)
+
+
+def load_rank(options: RankOptions) -> Rank:
+    """Load a model and give it a KV cache.
+
+    Raises:
+        ModelError: the model cannot be served.
+        ConfigError: the memory does not hold one KV block.
+    """
+    if options.llm.num_threads is not None:
+        torch.set_num_threads(options.llm.num_threads)
+    loaded = load_model(options.path, DTYPES[options.dtype], torch.device(options.device))
+    num_blocks = num_blocks_for(
+        loaded.model.kv_shape,
+        options.kv_block_tokens,
+        loaded.dtype,
+        loaded.device,
+        options.kv_memory_bytes,
+        loaded.max_context_tokens,
+    )
+    return Rank(loaded, options.model_id, num_blocks, options.kv_block_tokens)
+
+
+class Rank:
+    """A whole LLM in one process.
+
+    Args:
+        loaded: the model.
+        model_id: what to call it.
+        num_blocks, block_tokens: size of the KV cache.
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, model_id: str, num_blocks: int, block_tokens: int
+    ) -> None:
+        self._loaded = loaded
+        self._model = loaded.model
+        self._cache = KVCache(
+            loaded.model.kv_shape, num_blocks, block_tokens, loaded.dtype, loaded.device
+        )
+        self._sampler = Sampler(NoiseSource(self._model.vocab_size))
+        self._epoch = -1
+        self._next_step = 0
+        self._tables = BlockTables.empty(num_blocks, block_tokens)
+        self._replies: OrderedDict[int, StepReply] = OrderedDict()
+        self._description = LLMDescription(
+            model_id=model_id,
+            vocab_size=self._model.vocab_size,
+            max_context_tokens=loaded.max_context_tokens,
+            num_kv_blocks=num_blocks,
+            kv_block_tokens=block_tokens,
+            num_parameters=loaded.num_parameters,
+            weights_hash=loaded.weights_hash,
+            dtype=str(loaded.dtype).removeprefix("torch."),
+            device=str(loaded.device),
+            backend=self._model.backend,
+            batch_invariant=is_batch_invariant(loaded),
+        )
+
+    def describe(self) -> LLMDescription:
+        return self._description
+
+    def step(self, message: StepMessage) -> StepReply:
+        """Run one step.
+
+        Raises:
+            StaleEpoch: the message belongs to an epoch that is over.
+            ProtocolError: it does not fit what the rank holds; nothing has changed.
+        """
+        if message.epoch < self._epoch:
+            raise StaleEpoch(f"epoch {message.epoch} is over, now at {self._epoch}")
+        fresh = message.epoch > self._epoch
+        if not fresh and message.step_id in self._replies:
+            return self._replies[message.step_id]
+        expected = 0 if fresh else self._next_step
+        if message.step_id != expected:
+            raise ProtocolError(f"step {message.step_id} came where {expected} was due")
+        tables = BlockTables.empty(*self._cache_size) if fresh else self._tables
+        check_message(message, self._description)
+        tables, moves, granted = tables.after(message)
+        if fresh:
+            self._epoch = message.epoch
+            self._replies.clear()
+        self._tables = tables
+        self._next_step = message.step_id + 1
+        self._cache.move(moves)
+        self._cache.clear(granted)
+        reply = self._run(message)
+        self._remember(reply)
+        return reply
+
+    @property
+    def _cache_size(self) -> tuple[int, int]:
+        return self._cache.num_blocks, self._cache.block_tokens
+
+    def _run(self, message: StepMessage) -> StepReply:
+        if not message.rows:
+            return StepReply(message.epoch, message.step_id)
+        started = time.perf_counter()
+        requests = self._tables.requests
+        batch = build_batch(message.rows, requests, self._cache.scratch_slot, self._loaded.device)
+        logits = self._model.forward(batch, self._cache)
+        if self._loaded.device.type == "cuda":
+            torch.cuda.synchronize(self._loaded.device)
+        forwarded = time.perf_counter()
+        news = [requests[row.request_id].new for row in message.rows]
+        results = self._sampler.sample(message.rows, news, logits) if len(logits) else []
+        sampled = time.perf_counter()
+        return StepReply(
+            message.epoch,
+            message.step_id,
+            tuple(results),
+            forward_s=forwarded - started,
+            sample_s=sampled - forwarded,
+        )
+
+    def _remember(self, reply: StepReply) -> None:
+        self._replies[reply.step_id] = reply
+        if len(self._replies) > _REMEMBERED_REPLIES:
+            self._replies.popitem(last=False)
+
+
+def check_message(message: StepMessage, description: LLMDescription) -> None:
+    """Refuse tokens, positions and parameters that the model does not have.
+
+    Raises:
+        ProtocolError: naming the request at fault.
+    """
+    for new in message.new:
+        _check_ids(new.request_id, new.banned_early, description)
+    for row in message.rows:
+        _check_ids(row.request_id, row.tree.token_ids + row.scored_ids, description)
+        if not len(row.tree):
+            raise ProtocolError(f"request {row.request_id} has an empty row")
+        if row.start + max(row.tree.depths) >= description.max_context_tokens:
+            raise ProtocolError(f"request {row.request_id} runs beyond the model's context")
+        if not 0 <= row.first_output <= len(row.tree):
+            raise ProtocolError(f"request {row.request_id} has no node {row.first_output}")
+        if row.scored_ids and len(row.scored_ids) > row.num_outputs:
+            raise ProtocolError(f"request {row.request_id} scores more tokens than it has outputs")
+
+
+def _check_ids(request_id: int, ids: Sequence[int], description: LLMDescription) -> None:
+    if ids and not 0 <= min(ids) <= max(ids) < description.vocab_size:
+        raise ProtocolError(f"request {request_id} names a token that the model does not have")

@@ -1,0 +1,123 @@
+"""Any decoder that transformers can run, over our paged attention.
+
+The model's own modules do everything but attention, which they hand to `tree_attention` through
+`transformers.AttentionInterface`. Slower than a fused forward, and its reference.
+
+What a model's attention needs is found by watching it: a dry run records what each layer asks for,
+and one short text must give the same logits as with the model's own attention. A model that does
+not pass is refused rather than served wrongly.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+
+from actors.errors import ModelError
+from actors.llm.batch import StepBatch, build_batch
+from actors.llm.block_tables import RequestKV
+from actors.llm.fused_llama import Foreign
+from actors.llm.kv_cache import KVCache, KVShape
+from actors.llm.tree_attention import STOCK_NAME, stable_products, stock_attention
+from actors.messages import NewRequest, Row
+from actors.sampling import SamplingParams
+from actors.tree import TokenTree
+
+_WATCH_NAME = "treeserve_watch"
+_UNSUPPORTED_KEYWORDS = ("s_aux", "position_bias", "score_mod", "attention_bias")
+_CHECK_TOKENS = 8
+_CHECK_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
+_LOOSE_TOLERANCE = 5e-2
+"""Of the largest logit; for 16-bit types, whose two attentions round at different places."""
+
+
+class StockModel:
+    """Stock modules with paged attention.
+
+    Args:
+        model: a `transformers` causal language model, loaded with any attention.
+
+    Raises:
+        ModelError: its attention is not one that we compute.
+    """
+
+    backend = "stock"
+
+    def __init__(self, model: Foreign) -> None:
+        self._model = model
+        self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
+        self._device = model.get_input_embeddings().weight.device
+        self._dtype = model.get_input_embeddings().weight.dtype
+        self.kv_shape = self._watch()
+        self._compare()
+
+    @torch.inference_mode()
+    def forward(self, batch: StepBatch, cache: KVCache) -> Tensor:
+        """[outputs, vocab] logits, float32 at least; writes the rows' K and V."""
+        # At least two rows, as everywhere (see StepBatch).
+        outputs = batch.outputs.repeat(2) if len(batch.outputs) == 1 else batch.outputs
+        with stable_products(self._dtype):
+            logits: Tensor = self._model(
+                input_ids=batch.token_ids[None],
+                position_ids=batch.positions[None],
+                use_cache=False,
+                logits_to_keep=outputs,
+                step_batch=batch,
+                kv_cache=cache,
+            ).logits[0, : len(batch.outputs)]
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def _watch(self) -> KVShape:
+        """The KV shape that every layer agrees on."""
+        seen: dict[int, torch.Size] = {}
+
+        def watch(
+            module: Foreign,
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+            mask: Tensor | None,
+            **keywords: object,
+        ) -> tuple[Tensor, None]:
+            asked = [name for name in _UNSUPPORTED_KEYWORDS if keywords.get(name) is not None]
+            if asked or mask is not None or key.shape != value.shape:
+                raise ModelError(f"its attention is not standard: {asked or 'own mask or shapes'}")
+            seen[module.layer_idx] = key.shape
+            return query.transpose(1, 2).contiguous(), None
+
+        AttentionInterface.register(_WATCH_NAME, watch)
+        self._model.set_attn_implementation(_WATCH_NAME)
+        self._own_forward()
+        num_layers = self._model.config.num_hidden_layers
+        if sorted(seen) != list(range(num_layers)):
+            raise ModelError(f"only {len(seen)} of its {num_layers} layers have standard attention")
+        if len(set(seen.values())) != 1:
+            raise ModelError("its layers differ in the shape of their keys")
+        _, num_kv_heads, _, head_dim = seen[0]
+        return KVShape(num_layers, num_kv_heads, head_dim)
+
+    def _compare(self) -> None:
+        """One short text with the model's own attention and with ours."""
+        self._model.set_attn_implementation("eager")
+        expected = self._own_forward()
+        AttentionInterface.register(STOCK_NAME, stock_attention)
+        self._model.set_attn_implementation(STOCK_NAME)
+        cache = KVCache(self.kv_shape, 1, _CHECK_TOKENS, self._dtype, self._device)
+        row = Row(0, 0, TokenTree.chain(self._check_ids()))
+        held = RequestKV(NewRequest(0, 1, SamplingParams()), np.arange(_CHECK_TOKENS))
+        batch = build_batch((row,), {0: held}, cache.scratch_slot, self._device)
+        difference = (self.forward(batch, cache) - expected).abs().max()
+        tolerance = _CHECK_TOLERANCE.get(self._dtype, _LOOSE_TOLERANCE)
+        if not difference <= tolerance * expected.abs().max():
+            raise ModelError(f"our attention gives other logits than its own: off by {difference}")
+
+    def _check_ids(self) -> list[int]:
+        return [index * 7919 % self.vocab_size for index in range(1, _CHECK_TOKENS + 1)]
+
+    @torch.inference_mode()
+    def _own_forward(self) -> Tensor:
+        ids = torch.tensor([self._check_ids()], device=self._device)
+        logits: Tensor = self._model(input_ids=ids, use_cache=False).logits[0]
+        return logits
