@@ -51,6 +51,10 @@ class Server:
         """Process ids of the request managers."""
         return _descendants("RequestManager")
 
+    def ingress_pids(self) -> list[int]:
+        """Process ids of the ingresses."""
+        return _descendants("Ingress")
+
 
 def _descendants(title: str) -> list[int]:
     found = []

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
+import httpx
 import psutil
 import pytest
 from conftest import CONFIG, PATIENCE_S, free_port, wait_until
@@ -105,6 +106,29 @@ def test_up_a_token_and_down(commands: list[Command], smollm2_path: Path) -> Non
     assert (status, out) == (0, "")
     assert "Traceback" not in err
     assert command.left() == []
+
+
+@pytest.mark.model
+def test_a_stream_that_runs_is_let_end(commands: list[Command], smollm2_path: Path) -> None:
+    port = free_port()
+    command = start_server(commands, port)
+    body = {
+        "model": "smollm2-135m-instruct",
+        "prompt": "Once",
+        "max_tokens": 20,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    url = f"http://127.0.0.1:{port}/v1/completions"
+    with httpx.stream("POST", url, json=body, timeout=PATIENCE_S, trust_env=False) as answer:
+        lines = answer.iter_lines()
+        first = next(lines)
+        command.interrupt()
+        rest = list(lines)
+    assert first.startswith("data: {")
+    assert rest[-2:] == ["data: [DONE]", ""]
+    assert command.finish()[0] == 0
 
 
 @pytest.mark.model

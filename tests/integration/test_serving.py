@@ -143,3 +143,19 @@ def test_a_killed_llm_does_not_change_a_stream(server: Server) -> None:
 
 def test_a_killed_manager_does_not_change_a_stream(server: Server) -> None:
     killed_in_mid_stream(server, server.manager_pids)
+
+
+def test_a_killed_ingress_comes_back_to_its_port(server: Server) -> None:
+    (victim,) = server.ingress_pids()
+    os.kill(victim, signal.SIGKILL)
+
+    def answers() -> bool:
+        try:
+            with server.client() as client:
+                return client.get("/health").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    wait_until(answers)
+    assert server.ingress_pids() != [victim]
+    assert completion(server)["usage"]["completion_tokens"] == 24
