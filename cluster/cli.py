@@ -20,6 +20,7 @@ COMMANDS = {
     "serve": "deploy.serve_command",
     "generate": "cluster.generate_command",
     "validate": "cluster.validate_command",
+    "bench": "cluster.bench_command",
 }
 """Modules with a function `run(arguments) -> int`."""
 
@@ -60,11 +61,26 @@ def _parser() -> argparse.ArgumentParser:
         "validate", help="show all mistakes of a configuration, and its placement; start nothing"
     )
     _add_config(validate)
+    _add_bench(commands.add_parser("bench", help="measure steps and modes of speculation"))
     return parser
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, metavar="CONFIG", help="configuration file (YAML)")
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Single steps beside the floor and beside transformers, then modes of speculation over "
+        "HTTP against a server of their own, all in one run. Tables, then one JSON line."
+    )
+    _add_config(parser)
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="default: a few of our own")
+    parser.add_argument("--per-task", type=int, default=10, metavar="N", help="default: 10")
+    parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="default: 128")
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="default: 0")
+    parser.add_argument("--context", type=int, default=256, metavar="N", help="of single steps")
+    parser.add_argument("--streams", type=int, default=8, metavar="N", help="open at once")
 
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:

@@ -46,7 +46,7 @@ class GreedyReference:
         gaps: list[float] = []
         while len(token_ids) < max_tokens and not self._eos_ids & set(token_ids[-1:]):
             logits = self._model(
-                torch.tensor([run]), past_key_values=cache, use_cache=True, logits_to_keep=1
+                torch.tensor([run]), cache=cache, use_cache=True, logits_to_keep=1
             ).logits[0, -1]
             best = logits.topk(2)
             token_ids.append(int(best.indices[0]))
