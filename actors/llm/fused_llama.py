@@ -1,6 +1,6 @@
 """The forward pass of Llama-like models in few operations: Llama, Mistral, Qwen2, Qwen3.
 
-Q, K and V are one product, gate and up another, weights are packed (`actors.llm.linear`), and
+Q, K and V are one product, gate and up another, weights are packed (`actors.linear`), and
 logits are computed only where they are wanted, in float32. Takes over the weights of a loaded
 transformers model, layer by layer, and leaves that model empty: never two copies of all weights.
 Rotary frequencies come from the model's own module, so every fixed rope scaling is covered.
@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from actors.linear import Linear
 from actors.llm.batch import StepBatch
 from actors.llm.kv_cache import KVCache, KVShape
-from actors.llm.linear import Linear
 from actors.llm.tree_attention import attend, stable_products
 
 Foreign = Any

@@ -8,8 +8,6 @@ the length of the text (cached keys would be stale), damaged or missing weights.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +25,7 @@ from actors.llm.fused_llama import MODEL_TYPES as FUSED_TYPES
 from actors.llm.fused_llama import Foreign, FusedLlama
 from actors.llm.kv_cache import KVCache, KVShape
 from actors.llm.stock import StockModel
+from actors.weight_files import hash_files, weight_files
 
 DTYPES = {
     "float64": torch.float64,
@@ -34,8 +33,6 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-_SINGLE_FILE = "model.safetensors"
-_INDEX_FILE = "model.safetensors.index.json"
 _LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 _FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn", "proportional"})
 
@@ -82,7 +79,7 @@ def load_model(path: Path, dtype: torch.dtype, device: torch.device) -> LoadedMo
     try:
         config = _read_config(path)
         _check_config(config)
-        files = _weight_files(path)
+        files = weight_files(path)
         model = _read_weights(path, config, dtype).to(device).eval()
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
         return LoadedModel(
@@ -91,7 +88,7 @@ def load_model(path: Path, dtype: torch.dtype, device: torch.device) -> LoadedMo
             device,
             _max_context(config),
             num_parameters,
-            _hash(files),
+            hash_files(files),
         )
     except ModelError as error:
         raise ModelError(f"{path.name} cannot be served: {error}") from error
@@ -136,23 +133,6 @@ def _rope_types(config: Foreign) -> set[str]:
     return {entry.get("rope_type") or "default" for entry in nested or [parameters]}
 
 
-def _weight_files(path: Path) -> list[Path]:
-    if (path / _INDEX_FILE).is_file():
-        try:
-            index = json.loads((path / _INDEX_FILE).read_text(encoding="utf-8"))
-            names = sorted(set(index["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
-            raise ModelError(f"{_INDEX_FILE} is damaged") from error
-    else:
-        names = [_SINGLE_FILE]
-    missing = [name for name in names if not (path / name).is_file()]
-    if missing and any(path.glob("*.bin")):
-        raise ModelError("its weights are not in safetensors files (pickled ones are not read)")
-    if missing:
-        raise ModelError(f"weight files are missing: {', '.join(missing)}")
-    return [path / name for name in names]
-
-
 def _read_weights(path: Path, config: Foreign, dtype: torch.dtype) -> Foreign:
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
@@ -185,12 +165,3 @@ def _max_context(config: Foreign) -> int:
     if not length:
         raise ModelError("its config.json does not say how long a context may be")
     return int(length)
-
-
-def _hash(files: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.name.encode() + b"\0")
-        with file.open("rb") as content:
-            digest.update(hashlib.file_digest(content, "sha256").digest())
-    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Small speculative models: the draft model, its sessions, its trees, and the actor around them."""
