@@ -103,7 +103,8 @@ def _attend_group(
 
 
 def _convert(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return tensor.to(dtype, memory_format=torch.contiguous_format)
+    # `to` ignores the memory format where the dtype stays.
+    return tensor.to(dtype, memory_format=torch.contiguous_format).contiguous()
 
 
 def stock_attention(
