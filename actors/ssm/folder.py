@@ -117,6 +117,7 @@ def save_draft(
     }
     folder.mkdir(parents=True, exist_ok=True)
     save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    (folder / WEIGHTS_FILE).chmod(0o644)
     text = json.dumps(config.model_dump(), indent=2) + "\n"
     (folder / CONFIG_FILE).write_text(text, encoding="utf-8")
     (folder / CARD_FILE).write_text(card, encoding="utf-8")
