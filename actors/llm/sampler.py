@@ -16,18 +16,12 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from actors.logit_steps import Logits, kept_ids, top_k_ids
 from actors.messages import NewRequest, Row, RowResult, TopLogprobs
 from actors.noise import NoiseSource
-from actors.sampling import SamplingParams
-
-Logits = npt.NDArray[np.floating]
-Ids = npt.NDArray[np.int64]
-_NUCLEUS_REACH = (6.0, 16.0, np.inf)
-"""How far below the best scaled logit to look for a nucleus, in nats; the first that holds it."""
 
 
 @dataclass(frozen=True)
@@ -106,47 +100,9 @@ class Sampler:
         return int(kept[np.argmax(logits[kept] + temperature * noise[kept])])
 
 
-def kept_ids(logits: Logits, sampling: SamplingParams) -> Ids:
-    """Ids that top-k, top-p and min-p leave, ascending; as transformers' processors in sequence.
-
-    Top-k keeps all tokens that tie for the last place; top-p keeps the smallest set of most
-    probable tokens whose mass, among those left by top-k, reaches `top_p`, ties by id.
-    """
-    scaled = logits.astype(np.float64) / sampling.temperature
-    kept = _top_k(logits, sampling.top_k)
-    if sampling.top_p < 1.0:
-        kept = _nucleus(scaled, kept, sampling.top_p)
-    if sampling.min_p > 0.0:
-        kept = kept[scaled[kept] >= scaled[kept].max() + np.log(sampling.min_p)]
-    return kept
-
-
 def _needs_logits(node: Node) -> bool:
     new = node.new
     return bool(not new.sampling.is_greedy or node.banned or new.num_logprobs is not None)
-
-
-def _top_k(logits: Logits, count: int) -> Ids:
-    if not 0 < count < len(logits):
-        return np.flatnonzero(logits > -np.inf)
-    smallest = torch.topk(torch.from_numpy(logits), count).values[-1].item()
-    return np.flatnonzero((logits >= smallest) & (logits > -np.inf))
-
-
-def _nucleus(scaled: npt.NDArray[np.float64], kept: Ids, top_p: float) -> Ids:
-    values = scaled[kept]
-    best = values.max()
-    weights = np.exp(values - best)
-    wanted = top_p * weights.sum()
-    for reach in _NUCLEUS_REACH:
-        near = np.flatnonzero(values >= best - reach)
-        ranked = near[np.argsort(-values[near], kind="stable")]
-        mass = np.cumsum(weights[ranked])
-        if mass[-1] >= wanted or reach == np.inf:
-            break
-    # A token stays while the mass before it has not reached the wanted one.
-    size = 1 + int(np.searchsorted(mass[:-1], wanted))
-    return np.sort(kept[ranked[:size]])
 
 
 def _results(
@@ -178,7 +134,7 @@ def _logprobs(logits: Logits, token: int, count: int) -> tuple[float, TopLogprob
     exact = logits.astype(np.float64)
     best = exact.max()
     total = best + np.log(np.exp(exact - best).sum())
-    ids = _top_k(logits, count) if count else np.empty(0, dtype=np.int64)
+    ids = top_k_ids(logits, count) if count else np.empty(0, dtype=np.int64)
     ids = ids[np.argsort(-exact[ids], kind="stable")][:count]
     values = exact[ids] - total
     top = TopLogprobs(tuple(ids.tolist()), tuple(values.tolist()))
