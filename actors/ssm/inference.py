@@ -1,0 +1,123 @@
+"""The draft model's forward pass in few operations, for a handful of rows at a time.
+
+The same function as `actors.ssm.model.DraftModel`, with everything that can be is done once: token
+embeddings already projected, norm weights and attention scale folded into the products that follow
+them, output rows and projection in one matrix, weights packed. Rows are those of `actors.ssm.lanes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from actors.linear import Linear
+from actors.ssm.lanes import Lanes, Span
+from actors.ssm.model import HEAD_DIM, NORM_EPS, Block, DraftModel, rotary_table, rotate
+
+
+@dataclass(frozen=True)
+class _Layer:
+    qkv: Linear
+    attention_out: Linear
+    gate_up: Linear
+    down: Linear
+
+
+class FusedDraft:
+    """A draft model ready to draft; keeps nothing of the model that it is made from.
+
+    Args:
+        model: with its weights.
+        dtype: to compute in.
+
+    Attributes:
+        cut_ids: [cut] int64, the LLM's token id of each logit.
+        vocab_size: the LLM's.
+    """
+
+    def __init__(self, model: DraftModel, dtype: torch.dtype) -> None:
+        self.shape = model.shape
+        self.dtype = dtype
+        self.cut_ids = model.cut_ids.long()
+        self.vocab_size = len(model.embeddings)
+        with torch.inference_mode():
+            self._table = model.project_in(model.embeddings).to(dtype)  # [vocab, width]
+            self._layers = [_fuse(cast("Block", block), dtype) for block in model.layers]
+            head = model.head() * model.norm.weight
+            self._head = Linear(head.to(dtype), model.bias.to(dtype))
+        self._rotary = self._rotary_up_to(1024)
+
+    def new_cache(self, capacity: int) -> Tensor:
+        """Room for the keys and values of `capacity` positions, as `Lanes` takes them."""
+        sizes = (self.shape.num_layers, 2, self.shape.num_heads, capacity, HEAD_DIM)
+        return torch.empty(sizes, dtype=self.dtype)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of one position's keys and values."""
+        return 2 * self.shape.num_layers * self.shape.width * self.dtype.itemsize
+
+    def forward(self, token_ids: Tensor, lanes: Lanes, span: Span) -> Tensor:
+        """[rows] token ids to [rows, width] final hidden states; writes the rows' KV to the lanes."""
+        hidden = self._table.index_select(0, token_ids)
+        rotary = self._rotary_at(span.positions)
+        for layer, keys_values in zip(self._layers, lanes.keys_values, strict=True):
+            mixed = self._attend(layer.qkv(_norm(hidden)), rotary, keys_values, span)
+            hidden = hidden + layer.attention_out(mixed)
+            gate, up = layer.gate_up(_norm(hidden)).chunk(2, -1)
+            hidden += layer.down(F.silu(gate).mul_(up))
+        return _norm(hidden)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, width] final hidden states to [rows, cut] float32 logits of our own."""
+        return self._head(hidden).to(torch.float32, copy=True)
+
+    def _attend(self, qkv: Tensor, rotary: Tensor, keys_values: Tensor, span: Span) -> Tensor:
+        """Attention of one layer; returns [rows, width].
+
+        Args:
+            qkv: [rows, 3 * width]
+            keys_values: [2, lanes, heads, columns, 64] of this layer.
+        """
+        heads = qkv.view(-1, 3 * self.shape.num_heads, HEAD_DIM)
+        split = 2 * self.shape.num_heads
+        turned = torch.cat([rotate(heads[:, :split], rotary), heads[:, split:]], 1)
+        placed = span.pad(turned).transpose(1, 2)  # [lanes, 3 * heads, width, 64]
+        queries, keys, values = placed.chunk(3, 1)
+        keys_values[0, :, :, span.start : span.stop] = keys
+        keys_values[1, :, :, span.start : span.stop] = values
+        seen_keys, seen_values = keys_values[:, :, :, : span.stop]
+        scores = torch.matmul(queries, seen_keys.transpose(-1, -2)).add_(span.mask)
+        mixed = torch.matmul(scores.softmax(-1), seen_values)
+        return span.flatten(mixed.transpose(1, 2).flatten(2))
+
+    def _rotary_at(self, positions: Tensor) -> Tensor:
+        """[2, rows, 1, 64]"""
+        last = int(positions.max())
+        if last >= self._rotary.shape[1]:
+            self._rotary = self._rotary_up_to(2 * last)
+        return self._rotary.index_select(1, positions)[:, :, None]
+
+    def _rotary_up_to(self, end: int) -> Tensor:
+        return rotary_table(torch.arange(end)).to(self.dtype)
+
+
+def _norm(rows: Tensor) -> Tensor:
+    """RMS norm without weights: they are folded into the product that follows."""
+    return F.rms_norm(rows, rows.shape[-1:], eps=NORM_EPS)
+
+
+def _fuse(block: Block, dtype: torch.dtype) -> _Layer:
+    qkv = block.qkv.weight * block.attention_norm.weight
+    scale = torch.ones(len(qkv), 1)
+    scale[: len(qkv) // 3] = HEAD_DIM**-0.5  # the queries'; a power of two, so nothing is rounded
+    return _Layer(
+        Linear((qkv * scale).to(dtype)),
+        Linear(block.attention_out.weight.to(dtype)),
+        Linear((block.gate_up.weight * block.mlp_norm.weight).to(dtype)),
+        Linear(block.down.weight.to(dtype)),
+    )
