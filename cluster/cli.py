@@ -13,6 +13,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from actors.errors import ConfigError, InputError, TreeServeError
 
@@ -21,6 +22,7 @@ COMMANDS = {
     "generate": "cluster.generate_command",
     "validate": "cluster.validate_command",
     "bench": "cluster.bench_command",
+    "tune": "cluster.tune_command",
 }
 """Modules with a function `run(arguments) -> int`."""
 
@@ -61,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         "validate", help="show all mistakes of a configuration, and its placement; start nothing"
     )
     _add_config(validate)
+    _add_tune(commands.add_parser("tune", help="distil a draft model from the LLM's answers"))
     _add_bench(commands.add_parser("bench", help="measure steps and modes of speculation"))
     return parser
 
@@ -81,6 +84,33 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="default: 0")
     parser.add_argument("--context", type=int, default=256, metavar="N", help="of single steps")
     parser.add_argument("--streams", type=int, default=8, metavar="N", help="open at once")
+
+
+def _add_tune(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Distil a draft model from the LLM's own answers, and print how often it covers the LLM's "
+        "word. Killed and called again with the same arguments, it goes on where it was."
+    )
+    _add_config(parser)
+    files: dict[str, Any] = {"type": Path, "nargs": "+", "default": [], "metavar": "FILE"}
+    number: dict[str, Any] = {"type": int, "metavar": "N"}
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write it")
+    parser.add_argument("--data", **files, help="answers of this LLM as token ids (JSON lines)")
+    parser.add_argument("--prompts", **files, help="prompts or passages to answer (JSON lines)")
+    parser.add_argument("--own-prompts", default=2000, **number, help="of ours; default: 2000")
+    parser.add_argument("--generate-tokens", **number, help="stop answering after so many")
+    parser.add_argument("--sampled", type=float, default=0.15, metavar="SHARE", help="at T = 1")
+    parser.add_argument("--evaluate", **files, help="prompts to measure on, never learnt from")
+    parser.add_argument(
+        "--terms", nargs="+", default=[], metavar="SET=TEXT", help="for the card: origin, licence"
+    )
+    parser.add_argument("--width", default=256, **number, help="default: 256")
+    parser.add_argument("--layers", default=2, **number, help="default: 2")
+    parser.add_argument("--ff", default=672, **number, help="width of the MLP; default: 672")
+    parser.add_argument("--cut", default=12288, **number, help="words it can draft; default: 12288")
+    parser.add_argument("--steps", default=1500, **number, help="default: 1500")
+    parser.add_argument("--minutes", type=float, metavar="M", help="train at most so long")
+    parser.add_argument("--seed", default=0, **number)
 
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,1 @@
+"""Boost-tuning: training draft models on what the LLM itself answers."""

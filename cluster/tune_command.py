@@ -1,0 +1,163 @@
+"""`treeserve tune`: distil a draft model (SSM) from the LLM's own answers.
+
+Steps, each of which goes on where it was when the command is killed and called again in the same
+way: answer prompts and score given answers (shard by shard), train (from the last checkpoint),
+measure coverage, write the folder. Work files stand in `OUT/work`; the draft itself in `OUT`.
+
+Runs in this process on the CPU, without a cluster. One draft; a pool is not built yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from actors.errors import InputError
+from actors.ssm.boost_tuning.card import TuningFacts, coverage_row, write_card
+from actors.ssm.boost_tuning.coverage import coverage, coverage_by_source
+from actors.ssm.boost_tuning.records import Record, RecordFolder, claim_folder
+from actors.ssm.boost_tuning.trainer import Progress, Recipe, Trainer
+from actors.ssm.folder import LLMIdentity, identify_llm, load_matrices, save_draft
+from actors.ssm.model import DraftModel, DraftShape
+from cluster.config import load_config
+from cluster.models import resolve_model
+from cluster.progress import ProgressLine
+from cluster.tokenizer import load_tokenizer
+from cluster.tune_sets import SetOptions, evaluation_tasks, expand, training_tasks
+from cluster.tune_teacher import Task, Teacher
+
+ANSWER_TOKENS = 128
+EVALUATION_TOKENS = 96
+BATCH_ANSWERS = 64
+CACHE_TOKENS = 49_152
+HELD_OUT_EVERY = 25
+OWN_TERMS = "composed by us from templates and word lists; no terms"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Tune one draft model; returns the exit status."""
+    config = load_config(arguments.config)
+    sets, recipe, terms = _sets(arguments), _recipe(arguments), _terms(arguments.terms)
+    if config.llm.num_threads is not None:
+        torch.set_num_threads(config.llm.num_threads)
+    folder = resolve_model(config.model.path)
+    identity = identify_llm(folder)
+    work: Path = arguments.out / "work"
+    claim_folder(work, {"llm": identity.weights_hash, "sets": repr(sets), "recipe": repr(recipe)})
+    training, evaluation = _answers(folder, identity, sets, arguments.generate_tokens, work)
+    learnt, held_out = _divide(training, recipe.seed)
+    model, progress = _train(recipe, folder, learnt, work / "checkpoint.safetensors")
+    facts = TuningFacts(
+        llm_name=config.model.path,
+        llm_hash=identity.weights_hash,
+        recipe=recipe,
+        progress=progress,
+        records=learnt,
+        terms={"own": OWN_TERMS, **terms},
+        held_out=coverage(model, held_out),
+        evaluated=coverage_by_source(model, evaluation),
+    )
+    save_draft(arguments.out, model, identity, 0, write_card(facts))
+    print("| coverage of the LLM's first word, % | top 1 | 2 | 3 | 4 | 5 |")
+    for name, shares in {"held out": facts.held_out, **facts.evaluated}.items():
+        print(coverage_row(name, shares))
+    return 0
+
+
+def _recipe(arguments: argparse.Namespace) -> Recipe:
+    _require(arguments.width > 0 and arguments.width % 64 == 0, "--width", "a multiple of 64")
+    for name in ("layers", "ff", "cut", "steps"):
+        _require(getattr(arguments, name) > 0, f"--{name}", "above 0")
+    _require(arguments.minutes is None or arguments.minutes > 0, "--minutes", "above 0")
+    return Recipe(
+        shape=DraftShape(arguments.width, arguments.layers, arguments.ff),
+        cut_size=arguments.cut,
+        steps=arguments.steps,
+        seed=arguments.seed,
+        minutes=arguments.minutes,
+    )
+
+
+def _sets(arguments: argparse.Namespace) -> SetOptions:
+    _require(arguments.own_prompts >= 0, "--own-prompts", "0 or more")
+    _require(0 <= arguments.sampled <= 1, "--sampled", "between 0 and 1")
+    return SetOptions(
+        answers=expand(arguments.data),
+        prompts=expand(arguments.prompts),
+        num_own_prompts=arguments.own_prompts,
+        evaluation=expand(arguments.evaluate),
+        sampled_share=arguments.sampled,
+        seed=arguments.seed,
+    )
+
+
+def _terms(pairs: Sequence[str]) -> Mapping[str, str]:
+    for pair in pairs:
+        _require("=" in pair, "--terms", f"SET=TEXT, not {pair!r}")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _require(holds: bool, name: str, what: str) -> None:
+    if not holds:
+        raise InputError(f"{name}: must be {what}", param=name)
+
+
+def _answers(
+    folder: Path, identity: LLMIdentity, sets: SetOptions, most_tokens: int | None, work: Path
+) -> tuple[list[Record], list[Record]]:
+    """Records to train on and to measure on; makes those that are not there yet."""
+    loaded = load_tokenizer(folder)
+    tasks = training_tasks(sets, loaded.tokenizer)
+    teacher = Teacher(folder, loaded.vocabulary.eos_ids, CACHE_TOKENS)
+    training = RecordFolder(work / "answers", identity.weights_hash)
+    _fill(training, teacher, tasks, ANSWER_TOKENS, most_tokens, "answers")
+    evaluation = RecordFolder(work / "evaluation", identity.weights_hash)
+    measured = evaluation_tasks(sets, loaded.tokenizer)
+    _fill(evaluation, teacher, measured, EVALUATION_TOKENS, None, "evaluation answers")
+    return training.read(), evaluation.read()
+
+
+def _fill(
+    records: RecordFolder,
+    teacher: Teacher,
+    tasks: Sequence[Task],
+    answer_tokens: int,
+    most_tokens: int | None,
+    title: str,
+) -> None:
+    """Run the batches that have no shard yet; batch i becomes shard i."""
+    progress = ProgressLine(title)
+    batches = teacher.split(tasks, BATCH_ANSWERS, answer_tokens)
+    for number, batch in enumerate(batches):
+        if number < records.num_shards:
+            continue
+        if most_tokens is not None and records.num_answer_tokens >= most_tokens:
+            break
+        records.add(teacher.answer(batch, answer_tokens, seed=number))
+        progress.show((number + 1) / len(batches), f"{records.num_answer_tokens:,} tokens")
+
+
+def _divide(records: Sequence[Record], seed: int) -> tuple[list[Record], list[Record]]:
+    """Records to learn from, and those held out of them."""
+    order = np.random.default_rng(seed).permutation(len(records)).tolist()
+    if len(records) <= HELD_OUT_EVERY:
+        raise InputError(f"{len(records)} answers are too few to learn from")
+    num_held_out = len(records) // HELD_OUT_EVERY
+    divided = [records[index] for index in order]
+    return divided[num_held_out:], divided[:num_held_out]
+
+
+def _train(
+    recipe: Recipe, folder: Path, records: Sequence[Record], checkpoint: Path
+) -> tuple[DraftModel, Progress]:
+    trainer = Trainer(recipe, load_matrices(folder), records, checkpoint)
+    line = ProgressLine("training")
+    for progress in trainer.run():
+        per_second = progress.answer_tokens / max(progress.trained_s, 1e-3)
+        note = f"step {progress.step:,}, loss {progress.loss:.3f}, {per_second:,.0f} tokens/s"
+        line.show(progress.share, note)
+    return trainer.model, trainer.progress

@@ -1,0 +1,85 @@
+"""Training: it learns, and goes on after a kill as if nothing had happened."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from actors.errors import InputError
+from actors.ssm.boost_tuning.coverage import coverage, coverage_by_source
+from actors.ssm.boost_tuning.records import Record
+from actors.ssm.boost_tuning.trainer import CHECKPOINT_SECONDS, Recipe, Trainer, choose_cut
+from actors.ssm.model import DraftShape, LLMMatrices
+
+RECIPE = Recipe(DraftShape(64, 1, 64), cut_size=50, steps=24, step_tokens=100)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Clock:
+    """Moves on by a checkpoint's interval each time that it is read."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += CHECKPOINT_SECONDS
+        return self.now_s
+
+
+def test_goes_on_after_a_kill_with_the_same_weights(
+    matrices: LLMMatrices, records: list[Record], tmp_path: Path
+) -> None:
+    whole = Trainer(RECIPE, matrices, records, tmp_path / "whole", Clock())
+    losses = [progress.loss for progress in whole.run()]
+    killed = Trainer(RECIPE, matrices, records, tmp_path / "killed", Clock())
+    for progress in killed.run():
+        if progress.step == 11:
+            break
+    again = Trainer(RECIPE, matrices, records, tmp_path / "killed", Clock())
+    assert again.progress.step == 11
+    assert [progress.loss for progress in again.run()] == losses[11:]
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(weight, again.model.state_dict()[name]), name
+
+
+def test_learns(matrices: LLMMatrices, records: list[Record], tmp_path: Path) -> None:
+    recipe = dataclasses.replace(RECIPE, steps=120, cut_size=60)
+    trainer = Trainer(recipe, matrices, records, tmp_path / "checkpoint")
+    before = coverage(trainer.model, records)
+    *_, last = trainer.run()
+    after = coverage(trainer.model, records)
+    assert after[0] > before[0] + 0.3
+    assert list(after) == sorted(after) and after[-1] <= 1.0
+    assert last.share == 1.0 and last.step == 120
+    assert set(coverage_by_source(trainer.model, records)) == {"source 0", "source 1"}
+
+
+def test_a_limit_in_minutes_ends_it_early(
+    matrices: LLMMatrices, records: list[Record], tmp_path: Path
+) -> None:
+    recipe = dataclasses.replace(RECIPE, minutes=10.0)
+    *_, last = Trainer(recipe, matrices, records, tmp_path / "checkpoint", Clock()).run()
+    assert last.share == 1.0 and last.step < RECIPE.steps
+
+
+def test_refuses_a_checkpoint_of_another_recipe(
+    matrices: LLMMatrices, records: list[Record], tmp_path: Path
+) -> None:
+    Trainer(RECIPE, matrices, records, tmp_path / "checkpoint").save()
+    with pytest.raises(InputError, match="recipe"):
+        Trainer(dataclasses.replace(RECIPE, steps=9), matrices, records, tmp_path / "checkpoint")
+
+
+def test_cut_takes_the_heaviest_words_in_order_of_id() -> None:
+    assert choose_cut(torch.tensor([0.1, 3.0, 0.0, 2.0, 0.1]), 3).tolist() == [0, 1, 3]
