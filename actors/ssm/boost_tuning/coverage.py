@@ -32,14 +32,13 @@ def coverage(model: DraftModel, records: Sequence[Record]) -> Shares:
         with torch.autocast("cpu", torch.bfloat16):
             hidden = model(token_ids).flatten(0, 1)[places]
         wanted = torch.from_numpy(np.concatenate([record.top_ids[:, 0] for record in group]))
-        for rows, ids in zip(
-            hidden.bfloat16().split(ROWS_AT_ONCE), wanted.split(ROWS_AT_ONCE), strict=True
-        ):
-            logits = (rows @ head.T).float() + model.bias
+        num_places += len(wanted)
+        for first in range(0, len(wanted), ROWS_AT_ONCE):
+            part = slice(first, first + ROWS_AT_ONCE)
+            logits = (hidden[part].bfloat16() @ head.T).float() + model.bias
             best = model.cut_ids[logits.topk(min(WIDEST, logits.shape[-1]), -1).indices]
-            found = (best == ids[:, None]).sum(0).numpy()
+            found = (best == wanted[part, None]).sum(0).numpy()
             hits[: len(found)] += found
-            num_places += len(ids)
     shares: Shares = np.cumsum(hits) / max(num_places, 1)
     return shares
 

@@ -10,10 +10,9 @@ memory; products are bfloat16, sums float32.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 ROWS_AT_ONCE = 256
 
@@ -56,13 +55,17 @@ def distillation_loss(hidden: Tensor, head: Tensor, bias: Tensor, targets: Targe
         head: [cut, width].
         bias: [cut].
     """
-    loss: Tensor = _SlicedCrossEntropy.apply(hidden, head, bias, targets)
+    loss: Tensor = _SlicedCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden, head, bias, targets
+    )
     return loss
 
 
 class _SlicedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, head: Tensor, bias: Tensor, targets: Targets) -> Tensor:
+    def forward(
+        ctx: FunctionCtx, hidden: Tensor, head: Tensor, bias: Tensor, targets: Targets
+    ) -> Tensor:
         rows, narrow_head = hidden.detach().bfloat16(), head.detach().bfloat16()
         scale = 1.0 / len(rows)
         head_grad = torch.zeros(head.shape)
@@ -89,7 +92,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        hidden_grad, head_grad, bias_grad = ctx.saved_tensors
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        hidden_grad, head_grad, bias_grad = ctx.saved_tensors  # type: ignore[attr-defined]
         (grad,) = grads
         return hidden_grad * grad, head_grad * grad, bias_grad * grad, None

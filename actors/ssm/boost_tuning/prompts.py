@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ def _passages(text: str, rng: random.Random) -> Iterator[str]:
         text = text[cut:].strip()
 
 
-def _fill(template: str, slots: dict[str, Sequence[str]], rng: random.Random) -> str:
+def _fill(template: str, slots: Mapping[str, Sequence[str]], rng: random.Random) -> str:
     return _SLOT.sub(lambda match: rng.choice(slots[match[1]]), template)
 
 

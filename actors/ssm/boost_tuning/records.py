@@ -10,7 +10,6 @@ Token ids are those of the LLM's tokenizer; texts are not kept.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,7 +130,7 @@ def write_json(path: Path, content: object) -> None:
     """Replace a JSON file in one go."""
     scratch = path.with_name(f".{path.name}.tmp")
     scratch.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    os.replace(scratch, path)
+    scratch.replace(path)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

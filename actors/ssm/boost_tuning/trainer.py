@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +52,7 @@ class Recipe:
             learning rate falls accordingly.
     """
 
-    shape: DraftShape = DraftShape()
+    shape: DraftShape = field(default_factory=DraftShape)
     cut_size: int = 12288
     steps: int = 1500
     step_tokens: int = 1536
