@@ -2,7 +2,8 @@
 
 The same function as `actors.ssm.model.DraftModel`, with everything that can be is done once: token
 embeddings already projected, norm weights and attention scale folded into the products that follow
-them, output rows and projection in one matrix, weights packed. Rows are those of `actors.ssm.lanes`.
+them, output rows and projection in one matrix, weights packed. The residual stream is float32, the
+products have the type asked for. Rows are those of `actors.ssm.lanes`.
 """
 
 from __future__ import annotations
@@ -62,15 +63,15 @@ class FusedDraft:
         return 2 * self.shape.num_layers * self.shape.width * self.dtype.itemsize
 
     def forward(self, token_ids: Tensor, lanes: Lanes, span: Span) -> Tensor:
-        """[rows] token ids to [rows, width] final hidden states; writes the rows' KV to the lanes."""
-        hidden = self._table.index_select(0, token_ids)
+        """[rows] token ids to [rows, width] final states; writes the rows' KV to the lanes."""
+        hidden = self._table.index_select(0, token_ids).float()
         rotary = self._rotary_at(span.positions)
         for layer, keys_values in zip(self._layers, lanes.keys_values, strict=True):
-            mixed = self._attend(layer.qkv(_norm(hidden)), rotary, keys_values, span)
+            mixed = self._attend(layer.qkv(self._norm(hidden)), rotary, keys_values, span)
             hidden = hidden + layer.attention_out(mixed)
-            gate, up = layer.gate_up(_norm(hidden)).chunk(2, -1)
+            gate, up = layer.gate_up(self._norm(hidden)).chunk(2, -1)
             hidden += layer.down(F.silu(gate).mul_(up))
-        return _norm(hidden)
+        return self._norm(hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, width] final hidden states to [rows, cut] float32 logits of our own."""
@@ -90,10 +91,13 @@ class FusedDraft:
         queries, keys, values = placed.chunk(3, 1)
         keys_values[0, :, :, span.start : span.stop] = keys
         keys_values[1, :, :, span.start : span.stop] = values
-        seen_keys, seen_values = keys_values[:, :, :, : span.stop]
-        scores = torch.matmul(queries, seen_keys.transpose(-1, -2)).add_(span.mask)
-        mixed = torch.matmul(scores.softmax(-1), seen_values)
+        scores = torch.matmul(queries, keys_values[0].transpose(-1, -2)).add_(span.mask)
+        mixed = torch.matmul(scores.softmax(-1), keys_values[1])
         return span.flatten(mixed.transpose(1, 2).flatten(2))
+
+    def _norm(self, rows: Tensor) -> Tensor:
+        """RMS norm without weights: they are folded into the product that follows."""
+        return F.rms_norm(rows, rows.shape[-1:], eps=NORM_EPS).to(self.dtype)
 
     def _rotary_at(self, positions: Tensor) -> Tensor:
         """[2, rows, 1, 64]"""
@@ -104,11 +108,6 @@ class FusedDraft:
 
     def _rotary_up_to(self, end: int) -> Tensor:
         return rotary_table(torch.arange(end)).to(self.dtype)
-
-
-def _norm(rows: Tensor) -> Tensor:
-    """RMS norm without weights: they are folded into the product that follows."""
-    return F.rms_norm(rows, rows.shape[-1:], eps=NORM_EPS)
 
 
 def _fuse(block: Block, dtype: torch.dtype) -> _Layer:

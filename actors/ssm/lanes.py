@@ -32,7 +32,7 @@ class Span:
         positions: [rows] of the flat rows.
         padded: [lanes * width] flat row of each place; None where there is no padding.
         flat: [rows] place of each flat row; None where there is no padding.
-        mask: [lanes, 1, width, stop] to add to attention scores.
+        mask: [lanes, 1, width, columns] to add to attention scores.
     """
 
     start: int
@@ -80,18 +80,17 @@ class Lanes:
         self._used = max(lengths)
         self._window = window
         self._roots = torch.tensor(next_positions) - 1
-        dtype = contexts[0].dtype
-        self.keys_values = torch.empty(
-            num_layers, 2, len(contexts), num_heads, self._used + room, head_dim, dtype=dtype
+        dtype, num_columns = contexts[0].dtype, self._used + room
+        # Zeros, not nothing: an unseen column weighs 0, and 0 times NaN is NaN.
+        self.keys_values = torch.zeros(
+            num_layers, 2, len(contexts), num_heads, num_columns, head_dim, dtype=dtype
         )
         for lane, (context, length) in enumerate(zip(contexts, lengths, strict=True)):
             self.keys_values[:, :, lane, :, :length] = context
-            # What is never written must still be finite: its weight is 0, and 0 times NaN is NaN.
-            self.keys_values[:, :, lane, :, length : self._used] = 0
-        columns = torch.arange(self._used)
+        columns = torch.arange(num_columns)
         ends = torch.tensor(lengths)[:, None]
-        self._visible = (columns < ends)[:, None]  # [lanes, rows of the last span, used]
-        self._column_positions = self._roots[:, None] + 1 - ends + columns  # [lanes, used]
+        self._visible = (columns < ends)[:, None]  # [lanes, rows of the last span, columns]
+        self._column_positions = self._roots[:, None] + 1 - ends + columns  # [lanes, columns]
         self._shown = torch.zeros((), dtype=dtype)
         self._hidden = torch.full((), _HIDDEN, dtype=dtype)
 
@@ -104,7 +103,7 @@ class Lanes:
         offsets = torch.arange(width)
         positions = self._roots[:, None] + 1 + offsets
         self._roots = self._roots + torch.tensor(counts)
-        seen = self._visible[:, -1:].expand(-1, width, -1)
+        seen = self._visible[:, -1:].repeat(1, width, 1)
         return self._span(counts, positions, seen, offsets <= offsets[:, None])
 
     def children(self, counts: Sequence[int], parents: Sequence[int], depth: int) -> Span:
@@ -117,20 +116,22 @@ class Lanes:
         """
         width = max(counts)
         index = torch.tensor(list(_padded_lists(parents, counts, width)))
-        seen = self._visible.gather(1, index[:, :, None].expand(-1, -1, self._used))
+        num_columns = self._visible.shape[2]
+        seen = self._visible.gather(1, index[:, :, None].expand(-1, -1, num_columns))
         positions = (self._roots[:, None] + depth).expand(-1, width)
         return self._span(counts, positions, seen, torch.eye(width, dtype=torch.bool))
 
     def _span(self, counts: Sequence[int], positions: Tensor, seen: Tensor, own: Tensor) -> Span:
         """Args:
         positions: [lanes, width]
-        seen: [lanes, width, used], which of the columns before the span each row sees.
+        seen: [lanes, width, columns], which of the columns before the span each row sees.
         own: [width, width], which of the span's.
         """
-        num_lanes, width = positions.shape
+        width = positions.shape[1]
         start, self._used = self._used, self._used + width
-        self._visible = torch.cat([seen, own.expand(num_lanes, -1, -1)], 2)
-        self._column_positions = torch.cat([self._column_positions, positions], 1)
+        seen[:, :, start : self._used] = own
+        self._visible = seen
+        self._column_positions[:, start : self._used] = positions
         visible = self._visible
         if self._window:
             oldest = positions[:, :, None] - self._window
