@@ -1,0 +1,132 @@
+"""`treeserve tune` from end to end, on a tiny LLM with an alphabet of bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from actors.ssm.folder import load_draft
+from cluster import tune_command
+from cluster.cli import main
+from cluster.tune_teacher import Teacher
+
+EOS = "<|end|>"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def llm(tmp_path: Path) -> Path:
+    folder = tmp_path / "llm"
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate([*alphabet, EOS])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=1024,
+        eos_token_id=vocabulary[EOS],
+        bos_token_id=None,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def command(llm: Path, tmp_path: Path) -> list[str]:
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"model": {"path": str(llm)}}))
+    evaluation = tmp_path / "measure.jsonl"
+    evaluation.write_text('{"turns": ["What is a tree?"], "task": "qa"}\n')
+    words = f"tune {config} --out {tmp_path / 'draft'} --own-prompts 80 --width 64 --layers 1"
+    words += f" --ff 32 --cut 200 --steps 6 --evaluate {evaluation}"
+    return words.split()
+
+
+def test_writes_a_draft_that_can_be_loaded(
+    command: list[str], llm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == 0
+    shown = capsys.readouterr()
+    assert "| held out |" in shown.out and "| measure: qa |" in shown.out
+    assert "answers 100 %" in shown.err and "training 100 %" in shown.err
+    model, config = load_draft(tmp_path / "draft", llm)
+    assert len(model.cut_ids) == config.cut_size == 200
+    card = (tmp_path / "draft" / "README.md").read_text()
+    assert config.llm.weights_hash in card
+    assert "| own |" in card and "no terms" in card
+
+
+def test_goes_on_where_it_was_killed(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = Teacher.answer
+    calls: list[int] = []
+
+    def killed_at_the_second(self: Teacher, *args: object, **kwargs: object) -> object:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return answer(self, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tune_command, "BATCH_ANSWERS", 30)
+    monkeypatch.setattr(Teacher, "answer", killed_at_the_second)
+    assert main(command) == 1
+    assert len(calls) == 2
+    assert main(command) == 0
+    assert len(calls) == 5  # 3 batches and 1 to measure on; the first was not made again
+    assert main(command) == 0
+    assert len(calls) == 5
+    assert (tmp_path / "draft" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (["--width", "100"], "--width"),
+        (["--minutes", "0"], "--minutes"),
+        (["--sampled", "2"], "--sampled"),
+        (["--terms", "word"], "--terms"),
+        (["--prompts", "/nowhere.jsonl"], "no such file"),
+    ],
+)
+def test_wrong_use_is_told(
+    command: list[str], wrong: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, *wrong]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_prompts_to_measure_on_are_never_learnt_from(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--prompts", str(tmp_path / "measure.jsonl")]) == 2
+    assert "evaluation set" in capsys.readouterr().err
+
+
+def test_other_settings_do_not_mix_with_begun_work(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == 0
+    assert main([*command, "--seed", "5"]) == 2
+    assert "begun with other settings" in capsys.readouterr().err
