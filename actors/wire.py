@@ -34,7 +34,7 @@ from protos import speculation_pb2 as pb
 
 def encode_step(message: StepMessage) -> pb.StepMessage:
     """Raises ProtocolError if `message` breaks a bound or a number does not fit its field."""
-    with _naming("StepMessage"):
+    with naming("StepMessage"):
         encoded = pb.StepMessage(
             epoch=message.epoch,
             step_id=message.step_id,
@@ -69,7 +69,7 @@ def decode_step(encoded: pb.StepMessage) -> StepMessage:
 
 def encode_reply(reply: StepReply) -> pb.StepReply:
     """Raises ProtocolError if `reply` breaks a bound or a number does not fit its field."""
-    with _naming("StepReply"):
+    with naming("StepReply"):
         encoded = pb.StepReply(
             epoch=reply.epoch,
             step_id=reply.step_id,
@@ -95,7 +95,7 @@ def decode_reply(encoded: pb.StepReply) -> StepReply:
 
 def encode_description(description: LLMDescription) -> pb.LLMDescription:
     """Raises ProtocolError if a number does not fit its field."""
-    with _naming("LLMDescription"):
+    with naming("LLMDescription"):
         return pb.LLMDescription(**asdict(description))
 
 
@@ -251,7 +251,7 @@ def _check_result(result: pb.RowResult) -> None:
 
 
 @contextmanager
-def _naming(message: str) -> Iterator[None]:
+def naming(message: str) -> Iterator[None]:
     """protobuf refuses a number that does not fit its field with a bare ValueError."""
     try:
         yield

@@ -154,36 +154,38 @@ class StepReply(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[RowResult, _Mapping]]] = ..., forward_s: _Optional[float] = ..., sample_s: _Optional[float] = ...) -> None: ...
 
 class DraftModelDescription(_message.Message):
-    __slots__ = ("name", "vocab_size", "max_context_tokens", "llm_weights_hash", "weights_version")
+    __slots__ = ("name", "vocab_size", "llm_weights_hash", "weights_version", "num_parameters")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
-    MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LLM_WEIGHTS_HASH_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NUM_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     vocab_size: int
-    max_context_tokens: int
     llm_weights_hash: str
     weights_version: int
-    def __init__(self, name: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., llm_weights_hash: _Optional[str] = ..., weights_version: _Optional[int] = ...) -> None: ...
+    num_parameters: int
+    def __init__(self, name: _Optional[str] = ..., vocab_size: _Optional[int] = ..., llm_weights_hash: _Optional[str] = ..., weights_version: _Optional[int] = ..., num_parameters: _Optional[int] = ...) -> None: ...
 
 class DraftSession(_message.Message):
-    __slots__ = ("session_id", "keep_tokens", "token_ids", "sampling", "verification", "max_nodes", "max_depth")
+    __slots__ = ("session_id", "keep_tokens", "token_ids", "prompt_len", "sampling", "banned_early", "max_nodes", "max_depth")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     KEEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
-    VERIFICATION_FIELD_NUMBER: _ClassVar[int]
+    BANNED_EARLY_FIELD_NUMBER: _ClassVar[int]
     MAX_NODES_FIELD_NUMBER: _ClassVar[int]
     MAX_DEPTH_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     keep_tokens: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
+    prompt_len: int
     sampling: SamplingParams
-    verification: str
+    banned_early: _containers.RepeatedScalarFieldContainer[int]
     max_nodes: int
     max_depth: int
-    def __init__(self, session_id: _Optional[int] = ..., keep_tokens: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., verification: _Optional[str] = ..., max_nodes: _Optional[int] = ..., max_depth: _Optional[int] = ...) -> None: ...
+    def __init__(self, session_id: _Optional[int] = ..., keep_tokens: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., banned_early: _Optional[_Iterable[int]] = ..., max_nodes: _Optional[int] = ..., max_depth: _Optional[int] = ...) -> None: ...
 
 class DraftRequest(_message.Message):
     __slots__ = ("sessions",)
@@ -192,32 +194,26 @@ class DraftRequest(_message.Message):
     def __init__(self, sessions: _Optional[_Iterable[_Union[DraftSession, _Mapping]]] = ...) -> None: ...
 
 class Draft(_message.Message):
-    __slots__ = ("session_id", "unknown_session", "token_ids", "parents", "score", "draw_index", "support_ids", "log_q", "weights_version")
+    __slots__ = ("session_id", "unknown_session", "token_ids", "parents", "scores")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_SESSION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
-    SCORE_FIELD_NUMBER: _ClassVar[int]
-    DRAW_INDEX_FIELD_NUMBER: _ClassVar[int]
-    SUPPORT_IDS_FIELD_NUMBER: _ClassVar[int]
-    LOG_Q_FIELD_NUMBER: _ClassVar[int]
-    WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     unknown_session: bool
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     parents: _containers.RepeatedScalarFieldContainer[int]
-    score: _containers.RepeatedScalarFieldContainer[float]
-    draw_index: _containers.RepeatedScalarFieldContainer[int]
-    support_ids: _containers.RepeatedScalarFieldContainer[int]
-    log_q: _containers.RepeatedScalarFieldContainer[float]
-    weights_version: int
-    def __init__(self, session_id: _Optional[int] = ..., unknown_session: _Optional[bool] = ..., token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., score: _Optional[_Iterable[float]] = ..., draw_index: _Optional[_Iterable[int]] = ..., support_ids: _Optional[_Iterable[int]] = ..., log_q: _Optional[_Iterable[float]] = ..., weights_version: _Optional[int] = ...) -> None: ...
+    scores: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, session_id: _Optional[int] = ..., unknown_session: _Optional[bool] = ..., token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class DraftReply(_message.Message):
-    __slots__ = ("drafts",)
+    __slots__ = ("drafts", "weights_version")
     DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
     drafts: _containers.RepeatedCompositeFieldContainer[Draft]
-    def __init__(self, drafts: _Optional[_Iterable[_Union[Draft, _Mapping]]] = ...) -> None: ...
+    weights_version: int
+    def __init__(self, drafts: _Optional[_Iterable[_Union[Draft, _Mapping]]] = ..., weights_version: _Optional[int] = ...) -> None: ...
 
 class ReleaseRequest(_message.Message):
     __slots__ = ("session_ids",)

@@ -111,13 +111,10 @@ def _prompt_ids_to_score(turn: Turn) -> tuple[int, ...]:
 def _new_request(request: Request, eos_ids: frozenset[int]) -> NewRequest:
     asked = request.asked
     wanted = [k for k in (asked.num_logprobs, asked.prompt_logprobs) if k is not None]
-    enders = frozenset(asked.stop.stop_token_ids) | (
-        frozenset() if asked.stop.ignore_eos else eos_ids
-    )
     return NewRequest(
         request_id=request.request_id,
         prompt_len=request.prompt_len,
         sampling=asked.sampling,
-        banned_early=tuple(sorted(enders)) if asked.sampling.min_tokens else (),
+        banned_early=request.banned_early(eos_ids),
         num_logprobs=max(wanted) if wanted else None,
     )

@@ -158,7 +158,8 @@ class Engine:
     async def _take_step(self, group: int, turns: Sequence[Turn]) -> None:
         epoch = self._composer.epoch
         laps = Laps(self._clock)
-        tasks = [task for turn in turns if (task := draft_task(turn, self._speculation))]
+        eos_ids = self._vocabulary.eos_ids
+        tasks = [task for turn in turns if (task := draft_task(turn, self._speculation, eos_ids))]
         drafts = await self._drafting.ask(tasks)
         laps.end("draft")
         if epoch != self._composer.epoch:

@@ -47,6 +47,7 @@ class DraftTask:
         sampling: as for the LLM (the noise is shared).
         max_nodes, max_depth: more than this will be cut off.
         drafters: names of those that may be asked; None for all.
+        banned_early: token ids that cannot be drawn before `sampling.min_tokens` output tokens.
     """
 
     request_id: int
@@ -56,6 +57,7 @@ class DraftTask:
     max_nodes: int
     max_depth: int
     drafters: tuple[str, ...] | None = None
+    banned_early: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+_SPARE_COLUMNS = 64
+"""Columns to keep for spans at first; more are added when they are full."""
 
 _HIDDEN = -1e4
 """Added to the attention score of what a row does not see; its exponential is 0 in every type."""
@@ -65,7 +69,6 @@ class Lanes:
     Args:
         contexts: each lane's cached keys and values, [layers, 2, heads, positions, head size].
         next_positions: the position that follows each lane's cached ones.
-        room: columns to keep for spans.
         window: how many positions a row sees, its own included; 0 is all.
 
     Attributes:
@@ -73,14 +76,14 @@ class Lanes:
     """
 
     def __init__(
-        self, contexts: Sequence[Tensor], next_positions: Sequence[int], room: int, window: int
+        self, contexts: Sequence[Tensor], next_positions: Sequence[int], window: int
     ) -> None:
         num_layers, _, num_heads, _, head_dim = contexts[0].shape
         lengths = [context.shape[3] for context in contexts]
         self._used = max(lengths)
         self._window = window
         self._roots = torch.tensor(next_positions) - 1
-        dtype, num_columns = contexts[0].dtype, self._used + room
+        dtype, num_columns = contexts[0].dtype, self._used + _SPARE_COLUMNS
         # Zeros, not nothing: an unseen column weighs 0, and 0 times NaN is NaN.
         self.keys_values = torch.zeros(
             num_layers, 2, len(contexts), num_heads, num_columns, head_dim, dtype=dtype
@@ -100,6 +103,7 @@ class Lanes:
         The last one of each lane becomes the root of its tree.
         """
         width = max(counts)
+        self._make_room(width)
         offsets = torch.arange(width)
         positions = self._roots[:, None] + 1 + offsets
         self._roots = self._roots + torch.tensor(counts)
@@ -115,11 +119,21 @@ class Lanes:
             depth: 1 for the root's children.
         """
         width = max(counts)
+        self._make_room(width)
         index = torch.tensor(list(_padded_lists(parents, counts, width)))
         num_columns = self._visible.shape[2]
         seen = self._visible.gather(1, index[:, :, None].expand(-1, -1, num_columns))
         positions = (self._roots[:, None] + depth).expand(-1, width)
         return self._span(counts, positions, seen, torch.eye(width, dtype=torch.bool))
+
+    def _make_room(self, width: int) -> None:
+        """Add columns if the next `width` ones are not there."""
+        missing = self._used + width - self._column_positions.shape[1]
+        if missing > 0:
+            more = missing + _SPARE_COLUMNS
+            self.keys_values = F.pad(self.keys_values, (0, 0, 0, more))
+            self._visible = F.pad(self._visible, (0, more))
+            self._column_positions = F.pad(self._column_positions, (0, more))
 
     def _span(self, counts: Sequence[int], positions: Tensor, seen: Tensor, own: Tensor) -> Span:
         """Args:

@@ -37,7 +37,7 @@ def name_of(field: FieldDescriptor) -> str:
 
 def test_the_walk_finds_the_fields_that_matter() -> None:
     names = {name_of(field) for field in repeated_fields()}
-    assert {"StepMessage.rows", "Row.parents", "RowResult.top_ids", "Draft.log_q"} <= names
+    assert {"StepMessage.rows", "Row.parents", "RowResult.top_ids", "Draft.scores"} <= names
 
 
 @pytest.mark.parametrize("field", repeated_fields(), ids=name_of)

@@ -1,0 +1,77 @@
+"""What the request manager and the draft models say to each other, as plain dataclasses.
+
+A draft request brings each session up to date and asks for a tree below its last token. Sessions
+are a pure function of token ids: a draft model may forget one at any time, says so, and is sent
+all of its tokens again. Token ids and per-token scalars only.
+
+`actors.draft_wire` turns these into protos and back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from actors.sampling import SamplingParams
+from actors.tree import TokenTree
+
+
+@dataclass(frozen=True)
+class DraftSession:
+    """One session's part in a draft request."""
+
+    session_id: int
+    keep_tokens: int
+    """The session's first so many tokens stand; 0 begins it anew."""
+    token_ids: tuple[int, ...]
+    """They follow the kept ones; the last is the root of the tree."""
+    prompt_len: int
+    """How many of all tokens are prompt: where `min_tokens` begins to count."""
+    sampling: SamplingParams
+    max_nodes: int
+    max_depth: int
+    banned_early: tuple[int, ...] = ()
+    """Token ids that cannot be drawn before `sampling.min_tokens` output tokens."""
+
+
+@dataclass(frozen=True)
+class DraftRequest:
+    """Everything for one round of drafting."""
+
+    sessions: tuple[DraftSession, ...] = ()
+
+
+@dataclass(frozen=True)
+class SessionDraft:
+    """One session's answer."""
+
+    session_id: int
+    unknown_session: bool = False
+    """The tokens must be sent again from the start; no tree follows."""
+    tree: TokenTree = field(default_factory=TokenTree)
+    """Nodes that hang off the context are children of the root; empty while the session catches
+    up with a long text."""
+    scores: tuple[float, ...] = ()
+    """One per node: an estimate of the probability that it is accepted given that its parent is."""
+
+
+@dataclass(frozen=True)
+class DraftReply:
+    """The answers, in the order of the request's sessions."""
+
+    drafts: tuple[SessionDraft, ...] = ()
+    weights_version: int = 0
+    """Of the weights that drew them."""
+
+
+@dataclass(frozen=True)
+class DraftModelDescription:
+    """What a draft model says of itself."""
+
+    name: str
+    vocab_size: int
+    """Of the LLM; the ids drafted are all below it."""
+    llm_weights_hash: str
+    """The LLM that it was tuned for."""
+    weights_version: int
+    num_parameters: int
+    """Its own, without what it shares with the LLM."""

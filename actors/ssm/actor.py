@@ -1,0 +1,128 @@
+"""The shell of a draft model: a gRPC server around anything that drafts.
+
+Requests are served one at a time on one thread that lives as long as the server, since torch's
+OpenMP pool belongs to the thread that calls it. A request whose caller has given up is not begun.
+This module knows neither torch nor Ray: an `SSMActor` is a plain object that a Ray actor can be
+made of.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+import grpc
+
+from actors import draft_wire, rpc
+from actors.bounds import check_bounds
+from actors.drafts import DraftModelDescription, DraftReply, DraftRequest
+from actors.errors import PeerError, PeerTimeout, PeerUnavailable
+from protos import speculation_pb2 as pb
+from protos import speculation_pb2_grpc as services
+
+logger = logging.getLogger(__name__)
+
+SPECULATOR = pb.DESCRIPTOR.services_by_name["Speculator"].full_name
+
+Answer = TypeVar("Answer")
+
+
+class Drafting(Protocol):
+    """A draft model with its sessions. All methods are called on one thread only."""
+
+    def describe(self) -> DraftModelDescription:
+        """What it is; asked once, before the first request."""
+
+    def draft(self, request: DraftRequest) -> DraftReply:
+        """Bring sessions up to date and draft. Raises ProtocolError."""
+
+    def release(self, session_ids: Sequence[int]) -> None:
+        """Forget sessions."""
+
+
+class SSMActor:
+    """A draft model as an actor: loads on construction, then serves.
+
+    Args:
+        load: gives the draft model; called on the thread that will run it.
+        host: address to listen on; peers must be able to reach it.
+        ports: the first one that is free is used; 0 is any.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Drafting],
+        host: str = rpc.LOOPBACK,
+        ports: Iterable[int] = (0,),
+    ) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ssm")
+        model = self._thread.submit(load).result()
+        description = self._thread.submit(model.describe).result()
+        speculator = _Speculator(model, draft_wire.encode_description(description), self._thread)
+        register = functools.partial(services.add_SpeculatorServicer_to_server, speculator)
+        self._server = rpc.Server({SPECULATOR: register})
+        self._host = host
+        self._ports = tuple(ports)
+        self._address: str | None = None
+
+    def start(self) -> str:
+        """Serve; returns `host:port`. A second call returns the same address."""
+        if self._address is None:
+            self._address = self._server.start(self._host, self._ports)
+        return self._address
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """End all calls within `grace_s` seconds; a request that still runs is left to finish."""
+        self._server.stop(grace_s)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+class _Speculator(services.SpeculatorServicer):
+    def __init__(
+        self, model: Drafting, description: pb.DraftModelDescription, thread: ThreadPoolExecutor
+    ) -> None:
+        self._model = model
+        self._description = description
+        self._thread = thread
+
+    def Describe(
+        self, request: pb.DescribeRequest, context: grpc.ServicerContext
+    ) -> pb.DraftModelDescription:
+        return self._description
+
+    def Draft(self, request: pb.DraftRequest, context: grpc.ServicerContext) -> pb.DraftReply:
+        def draft() -> pb.DraftReply:
+            if not context.is_active():
+                raise PeerTimeout("the caller has given up")
+            reply = self._model.draft(draft_wire.decode_request(request))
+            return draft_wire.encode_reply(reply)
+
+        return self._run(draft, context)
+
+    def Release(self, request: pb.ReleaseRequest, context: grpc.ServicerContext) -> pb.ReleaseReply:
+        def release() -> pb.ReleaseReply:
+            check_bounds(request)
+            self._model.release(request.session_ids)
+            return pb.ReleaseReply()
+
+        return self._run(release, context)
+
+    def _run(self, work: Callable[[], Answer], context: grpc.ServicerContext) -> Answer:
+        try:
+            return self._submit(work).result()
+        except PeerError as error:
+            rpc.abort(context, error)
+            raise
+        except Exception as error:  # whatever it is, it ends this call and not the actor
+            logger.exception("drafting failed")
+            rpc.abort(context, PeerError(f"drafting failed: {type(error).__name__}: {error}"))
+            raise
+
+    def _submit(self, work: Callable[[], Answer]) -> Future[Answer]:
+        try:
+            return self._thread.submit(work)
+        except RuntimeError as error:
+            raise PeerUnavailable("the draft model is shutting down") from error

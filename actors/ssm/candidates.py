@@ -1,0 +1,117 @@
+"""From a draft model's logits to the children of tree nodes, with scores.
+
+The logit steps are the LLM's: `min_tokens` ban → temperature → top-k → top-p → min-p, here over the
+words of the cut. Greedy children are the top k by logit. With sampling they are the top k of
+l + T * G under the noise that the LLM will draw with (Gumbel-top-k: Kool et al. 2019): sampled
+without replacement and correlated with the LLM's own draw.
+
+A child's score is the softmax of these perturbed logits at its place: given the noise, acceptance
+follows the perturbed score and not the draft distribution. At T = 0 it is the draft's probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from actors.logit_steps import kept_ids
+from actors.noise import NoiseSource
+from actors.sampling import SamplingParams
+
+Floats = npt.NDArray[np.float32]
+Family = list[tuple[int, float]]
+"""(token id, score) of a node's children, best first."""
+
+
+@dataclass(frozen=True)
+class DrawRules:
+    """How a session's tokens are drawn.
+
+    Attributes:
+        sampling: as for the LLM.
+        prompt_len: tokens before the output.
+        banned_early: token ids that cannot be drawn before `sampling.min_tokens` output tokens.
+    """
+
+    sampling: SamplingParams
+    prompt_len: int = 0
+    banned_early: tuple[int, ...] = ()
+
+    def banned(self, position: int) -> tuple[int, ...]:
+        """Token ids that cannot be drawn at a position yet."""
+        early = position - self.prompt_len < self.sampling.min_tokens
+        return self.banned_early if early else ()
+
+
+@dataclass(frozen=True)
+class Parent:
+    """A node that is to have children.
+
+    Attributes:
+        rules: of its session.
+        position: 0-based index, in prompt + output, of its children's tokens.
+        num_children: how many it should have.
+    """
+
+    rules: DrawRules
+    position: int
+    num_children: int
+
+
+class CandidateRanker:
+    """Finds children; keeps the noise of recent positions.
+
+    Args:
+        cut_ids: [cut] the LLM's token id of each logit, ascending.
+        noise: of the LLM's vocabulary.
+    """
+
+    def __init__(self, cut_ids: Tensor, noise: NoiseSource) -> None:
+        self._cut_ids = cut_ids.numpy()
+        self._noise = noise
+
+    def children(self, parents: Sequence[Parent], logits: Tensor) -> list[Family]:
+        """The children of each parent, best first.
+
+        Args:
+            logits: [parents, cut] float32; overwritten.
+        """
+        noise: dict[tuple[int, int], Floats] = {}
+        for parent, row in zip(parents, logits.numpy(), strict=True):
+            self._perturb(parent, row, noise)
+        count = min(max(parent.num_children for parent in parents), logits.shape[1])
+        best, places = torch.topk(logits, count)
+        scores = torch.exp(best - logits.logsumexp(-1, keepdim=True)).clamp_(max=1.0)
+        token_ids = self._cut_ids[places.numpy()]
+        return [
+            [(token, score) for token, score in zip(ids, values, strict=True) if score > 0.0][
+                : parent.num_children
+            ]
+            for parent, ids, values in zip(
+                parents, token_ids.tolist(), scores.tolist(), strict=True
+            )
+        ]
+
+    def _perturb(
+        self, parent: Parent, logits: Floats, noise: dict[tuple[int, int], Floats]
+    ) -> None:
+        """Turn one node's logits into the scores that its children are ranked by, in place."""
+        banned = parent.rules.banned(parent.position)
+        if banned:
+            logits[np.isin(self._cut_ids, banned)] = -np.inf
+        sampling = parent.rules.sampling
+        if sampling.is_greedy:
+            return
+        if sampling.truncates:
+            cut_off = np.ones(len(logits), np.bool_)
+            cut_off[kept_ids(logits, sampling)] = False
+            logits[cut_off] = -np.inf
+        key = (sampling.seed, parent.position)
+        if key not in noise:
+            noise[key] = self._noise.get(*key)[self._cut_ids]
+        logits += np.float32(sampling.temperature) * noise[key]

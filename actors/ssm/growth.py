@@ -1,0 +1,102 @@
+"""How a draft tree grows: which nodes get children, and which nodes are kept in the end.
+
+Two policies. *Static* ⟨k1, k2, …⟩ gives every node of depth d exactly k_d children (SpecInfer).
+*Best first* gives all the same and lets the node budget choose. Grown depth by depth, one forward
+pass each, the choice is exact: a child's path score never exceeds its parent's, so a node that is
+not among the best `max_nodes` so far can have no descendant among them and is not expanded.
+
+Pure: knows neither models nor sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from actors.tree import CONTEXT, TokenTree
+
+
+class Policy(Protocol):
+    """How a tree grows."""
+
+    def num_children(self, depth: int) -> int:
+        """Children of each expanded node of this depth; the root has depth 0."""
+
+
+@dataclass(frozen=True)
+class BestFirst:
+    """The best nodes by path score, from at most `branching` children of each."""
+
+    branching: int = 8
+
+    def num_children(self, depth: int) -> int:
+        return self.branching
+
+
+@dataclass(frozen=True)
+class Static:
+    """A fixed number of children at each depth; no deeper than there are numbers."""
+
+    widths: tuple[int, ...]
+
+    def num_children(self, depth: int) -> int:
+        return self.widths[depth] if depth < len(self.widths) else 0
+
+
+@dataclass
+class Growth:
+    """A tree that grows by one depth at a time.
+
+    Attributes:
+        policy: how.
+        max_nodes: nodes that are kept in the end.
+        max_depth: nodes on one path.
+        depth: of the nodes to expand next; 0 is the root.
+        frontier: nodes to expand next; `CONTEXT` is the root.
+        parents, token_ids, scores: of all nodes so far; a score is given the parent's acceptance.
+    """
+
+    policy: Policy
+    max_nodes: int
+    max_depth: int
+    depth: int = 0
+    frontier: list[int] = field(default_factory=lambda: [CONTEXT])
+    parents: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    _path_scores: list[float] = field(default_factory=list)
+
+    @property
+    def num_children(self) -> int:
+        """Children that each node of the frontier should get."""
+        return self.policy.num_children(self.depth)
+
+    def add(self, children: Sequence[Sequence[tuple[int, float]]]) -> None:
+        """The (token id, score) of the children of every frontier node, best first."""
+        first = len(self.token_ids)
+        for parent, family in zip(self.frontier, children, strict=True):
+            path_score = 1.0 if parent == CONTEXT else self._path_scores[parent]
+            for token, score in family:
+                self.parents.append(parent)
+                self.token_ids.append(token)
+                self.scores.append(score)
+                self._path_scores.append(path_score * score)
+        self.depth += 1
+        grown = range(first, len(self.token_ids))
+        if self.depth >= self.max_depth or not self.num_children:
+            self.frontier = []
+        else:
+            kept = set(self._best())
+            self.frontier = [node for node in grown if node in kept]
+
+    def result(self) -> tuple[TokenTree, tuple[float, ...]]:
+        """The best `max_nodes` nodes, parents before children, and their scores."""
+        nodes = sorted(self._best())
+        tree = TokenTree(tuple(self.token_ids), tuple(self.parents)).restricted(nodes)
+        return tree, tuple(self.scores[node] for node in nodes)
+
+    def _best(self) -> list[int]:
+        """Among equals the one that came first, so that no node outlives its parent."""
+        ranked = sorted(range(len(self.token_ids)), key=lambda node: -self._path_scores[node])
+        return ranked[: self.max_nodes]
