@@ -117,15 +117,22 @@ def open_channel(
 
 
 async def call(
-    method: Callable[..., Awaitable[Reply]], request: object, peer: str, timeout_s: float
+    method: Callable[..., Awaitable[Reply]],
+    request: object,
+    peer: str,
+    timeout_s: float,
+    wait_for_ready: bool = True,
 ) -> Reply:
-    """Call a unary method of a stub, waiting for `peer` to be reachable within the deadline.
+    """Call a unary method of a stub.
+
+    Args:
+        wait_for_ready: wait within the deadline for a `peer` that cannot be reached; else fail.
 
     Raises:
         PeerError: what `peer_error` makes of the failure.
     """
     try:
-        return await method(request, timeout=timeout_s, wait_for_ready=True)
+        return await method(request, timeout=timeout_s, wait_for_ready=wait_for_ready)
     except grpc.aio.AioRpcError as failure:
         raise peer_error(failure, peer) from failure
 

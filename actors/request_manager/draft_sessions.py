@@ -1,0 +1,54 @@
+"""What a draft model is known to hold of each request, and so what it has to be sent.
+
+Tokens are only ever added to a request, so a session is brought up to date with those that the
+draft model has not confirmed. What it was sent without confirming (a late answer) is sent again; it
+compares and computes nothing twice. Pure bookkeeping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from actors.drafts import DraftReply, DraftRequest, DraftSession
+from actors.request_manager.ports import DraftTask
+
+
+class DraftSessions:
+    """The sessions of one draft model."""
+
+    def __init__(self) -> None:
+        self._confirmed: dict[int, int] = {}
+
+    def request(self, tasks: Sequence[DraftTask]) -> DraftRequest:
+        """Brings every task's session up to date and asks for its tree."""
+        return DraftRequest(tuple(map(self._session, tasks)))
+
+    def confirm(self, request: DraftRequest, reply: DraftReply) -> None:
+        """Note what the draft model holds now that it has answered `request`."""
+        unknown = {draft.session_id for draft in reply.drafts if draft.unknown_session}
+        for session in request.sessions:
+            if session.session_id in unknown:
+                self._confirmed.pop(session.session_id, None)
+            else:
+                self._confirmed[session.session_id] = session.keep_tokens + len(session.token_ids)
+
+    def forget(self, request_id: int) -> bool:
+        """The request is over; True if the draft model may hold a session for it."""
+        return self._confirmed.pop(request_id, None) is not None
+
+    def reset(self) -> None:
+        """The draft model holds nothing any more."""
+        self._confirmed.clear()
+
+    def _session(self, task: DraftTask) -> DraftSession:
+        keep = self._confirmed.get(task.request_id, 0)
+        return DraftSession(
+            session_id=task.request_id,
+            keep_tokens=keep,
+            token_ids=tuple(task.token_ids[keep:]),
+            prompt_len=task.prompt_len,
+            sampling=task.sampling,
+            max_nodes=task.max_nodes,
+            max_depth=task.max_depth,
+            banned_early=task.banned_early,
+        )

@@ -1,0 +1,199 @@
+"""The request manager's way to a draft model, over gRPC.
+
+Sends what is new of each request, reads trees. Fails open: a draft model that is late, dead or
+wrong costs drafts and nothing else. One that is gone, or late many times running, is brought back
+in the background while requests run on without it; then its sessions are sent again from their
+token ids. The manager holds every token, so there is nothing else to recover.
+
+A client belongs to the event loop in which it was made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from actors import draft_wire, rpc
+from actors.drafts import DraftModelDescription, DraftReply, DraftRequest, SessionDraft
+from actors.errors import PeerError, PeerTimeout, PeerUnavailable, TreeServeError
+from actors.request_manager.draft_sessions import DraftSessions
+from actors.request_manager.ports import Draft, DraftTask
+from protos import speculation_pb2 as pb
+from protos import speculation_pb2_grpc as services
+
+logger = logging.getLogger(__name__)
+
+MAX_LATE = 20
+"""A draft model that misses so many deadlines running counts as lost."""
+
+RESPAWN_BACKOFF_S = (0.0, 1.0, 5.0, 20.0)
+"""Waits before each attempt to bring it back; the last one repeats."""
+
+CONNECT_TIMEOUT_S = 30.0
+RELEASE_TIMEOUT_S = 5.0
+
+
+class SSMDrafter:
+    """One draft model as a drafter.
+
+    Args:
+        address: `host:port` of its server.
+        respawn: brings it back up and returns its address; raises TreeServeError.
+        deadline_s: how long one round of drafting may take.
+
+    Attributes:
+        weights_version: of the weights that drew the last trees; None before the first.
+    """
+
+    name = "ssm"
+
+    def __init__(
+        self, address: str, respawn: Callable[[], Awaitable[str]], deadline_s: float
+    ) -> None:
+        self.weights_version: int | None = None
+        self._respawn = respawn
+        self._deadline_s = deadline_s
+        self._peer: _Peer | None = _Peer(address)
+        self._sessions = DraftSessions()
+        self._num_late = 0
+        self._released: list[int] = []
+        self._recovery: asyncio.Task[None] | None = None
+        self._releasing: asyncio.Task[None] | None = None
+
+    async def describe(self) -> DraftModelDescription:
+        """What the draft model says of itself. Raises PeerError."""
+        if self._peer is None:
+            raise PeerUnavailable("the draft model is away")
+        return await self._peer.describe()
+
+    async def draft(self, tasks: Sequence[DraftTask]) -> Mapping[int, Draft]:
+        """Drafts for the tasks whose sessions are ready; none while the draft model is away.
+
+        Raises:
+            PeerError: it did not answer, or not sensibly.
+        """
+        peer = self._peer
+        if peer is None:
+            return {}
+        try:
+            drafts = await self._rounds(peer, tasks)
+        except PeerUnavailable as error:
+            self._lose(peer, error)
+            raise
+        except (PeerTimeout, asyncio.CancelledError):
+            # Whoever asks has the same deadline, and cancels when it has passed.
+            self._note_late(peer)
+            raise
+        self._num_late = 0
+        return {one.session_id: Draft(one.tree, one.scores) for one in drafts if len(one.tree)}
+
+    def forget(self, request_id: int) -> None:
+        """The request is over; its session is released in the background."""
+        if not self._sessions.forget(request_id):
+            return
+        self._released.append(request_id)
+        if self._releasing is None or self._releasing.done():
+            self._releasing = asyncio.create_task(self._release())
+
+    async def close(self) -> None:
+        """End the connection, and any attempt to bring the draft model back."""
+        tasks = [task for task in (self._recovery, self._releasing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            await peer.close()
+
+    # ------------------------------------------------------------ one round
+
+    async def _rounds(self, peer: _Peer, tasks: Sequence[DraftTask]) -> list[SessionDraft]:
+        """Ask; ask again for sessions that turn out to be unknown, within the same deadline."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._deadline_s
+        drafts = await self._ask(peer, tasks, self._deadline_s)
+        unknown = {draft.session_id for draft in drafts if draft.unknown_session}
+        if unknown:
+            again = [task for task in tasks if task.request_id in unknown]
+            drafts += await self._ask(peer, again, deadline - loop.time())
+        return drafts
+
+    async def _ask(
+        self, peer: _Peer, tasks: Sequence[DraftTask], timeout_s: float
+    ) -> list[SessionDraft]:
+        request = self._sessions.request(tasks)
+        reply = await peer.draft(request, timeout_s)
+        self._sessions.confirm(request, reply)
+        self.weights_version = reply.weights_version
+        return list(reply.drafts)
+
+    async def _release(self) -> None:
+        while self._released and (peer := self._peer) is not None:
+            released, self._released = self._released, []
+            try:
+                await peer.release(released)
+            except PeerError as error:
+                logger.info("sessions were not released: %s", error)
+
+    # ------------------------------------------------------------ loss and return
+
+    def _note_late(self, peer: _Peer) -> None:
+        self._num_late += 1
+        if self._num_late >= MAX_LATE:
+            self._lose(peer, PeerTimeout(f"{self._num_late} deadlines missed running"))
+
+    def _lose(self, peer: _Peer, error: PeerError) -> None:
+        """Go on without the draft model, and begin to bring it back."""
+        if peer is not self._peer:
+            return
+        logger.warning("the draft model is lost, requests run on without it: %s", error)
+        self._peer = None
+        self._num_late = 0
+        self._sessions.reset()
+        self._released.clear()
+        self._recovery = asyncio.create_task(self._bring_back(peer))
+
+    async def _bring_back(self, lost: _Peer) -> None:
+        await lost.close()
+        last = RESPAWN_BACKOFF_S[-1]
+        for backoff_s in itertools.chain(RESPAWN_BACKOFF_S, itertools.repeat(last)):
+            await asyncio.sleep(backoff_s)
+            try:
+                peer = _Peer(await self._respawn())
+                await peer.describe()
+            except TreeServeError as error:
+                logger.warning("the draft model could not be brought back: %s", error)
+            else:
+                logger.warning("the draft model is back")
+                self._peer = peer
+                return
+
+
+class _Peer:
+    """The connection to one draft model's server."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._channel = rpc.open_channel(address)
+        self._stub = services.SpeculatorStub(self._channel)
+
+    async def describe(self) -> DraftModelDescription:
+        request = pb.DescribeRequest()
+        answer = await rpc.call(self._stub.Describe, request, self._address, CONNECT_TIMEOUT_S)
+        return draft_wire.decode_description(answer)
+
+    async def draft(self, request: DraftRequest, timeout_s: float) -> DraftReply:
+        encoded = draft_wire.encode_request(request)
+        answer = await rpc.call(
+            self._stub.Draft, encoded, self._address, timeout_s, wait_for_ready=False
+        )
+        return draft_wire.decode_reply(answer)
+
+    async def release(self, session_ids: Sequence[int]) -> None:
+        request = pb.ReleaseRequest(session_ids=session_ids)
+        await rpc.call(self._stub.Release, request, self._address, RELEASE_TIMEOUT_S)
+
+    async def close(self) -> None:
+        await self._channel.close()

@@ -1,0 +1,39 @@
+"""The `ssms` section of the configuration: one entry for each draft model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Expansion = Literal["best_first"] | tuple[Annotated[int, Field(ge=1, le=64)], ...]
+"""`best_first`, or the numbers of children ⟨k1, k2, …⟩ of a static tree, depth by depth."""
+
+
+class SSMConfig(BaseModel):
+    """One draft model.
+
+    Attributes:
+        path: its folder, or `embedded:` and the name of one that comes with TreeServe.
+        replicas: actors that run it; only 1 is built.
+        max_nodes, max_depth: of its trees at most.
+        expansion: how its trees grow; None leaves it to `speculation.expansion`.
+        kv_memory_bytes: for the keys and values of all sessions.
+        num_threads: CPU threads.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: Annotated[str, Field(min_length=1)]
+    replicas: Annotated[int, Field(ge=1, le=64)] = 1
+    max_nodes: Annotated[int, Field(ge=1, le=256)] = 16
+    max_depth: Annotated[int, Field(ge=1, le=32)] = 5
+    kv_memory_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 28
+    num_threads: Annotated[int, Field(ge=1, le=1024)] = 1
+
+    @field_validator("replicas")
+    @classmethod
+    def _single_replica_only(cls, value: int) -> int:
+        if value != 1:
+            raise ValueError("several actors for one draft model are not built yet; leave it 1")
+        return value
