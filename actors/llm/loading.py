@@ -141,7 +141,7 @@ def _weight_files(path: Path) -> list[Path]:
         try:
             index = json.loads((path / _INDEX_FILE).read_text(encoding="utf-8"))
             names = sorted(set(index["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(f"{_INDEX_FILE} is damaged") from error
     else:
         names = [_SINGLE_FILE]
