@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from actors.llm.batch import StepBatch
 from actors.llm.kv_cache import KVCache, KVShape
-from actors.llm.linear import Linear
+from actors.llm.linear import Head, Linear
 from actors.llm.tree_attention import attend, stable_products
 
 Foreign = Any
@@ -61,10 +61,10 @@ class FusedLlama:
         self.kv_shape = KVShape(config.num_hidden_layers, self._kv_heads, self._head_dim)
         body = model.model
         self._rotary = body.rotary_emb
-        self._head = Linear(model.lm_head.weight, model.lm_head.bias)
+        self._head = Head(model.lm_head.weight, model.lm_head.bias)
         self._embedding: Tensor = body.embed_tokens.weight.detach()
         self._final_norm: Tensor = body.norm.weight.detach()
-        self.vocab_size = self._head.out_features
+        self.vocab_size = self._head.vocab_size
         self._layers: list[_Layer] = []
         for index in range(len(body.layers)):
             self._layers.append(_take(body.layers[index], config))
@@ -111,7 +111,7 @@ class FusedLlama:
         # At least two rows, as everywhere (see StepBatch).
         rows = outputs.repeat(2) if len(outputs) == 1 else outputs
         hidden = self._norm(hidden.index_select(0, rows), self._final_norm)
-        return self._head.exact(hidden)[: len(outputs)]
+        return self._head(hidden)[: len(outputs)]
 
 
 def _mlp(layer: _Layer, rows: Tensor) -> Tensor:

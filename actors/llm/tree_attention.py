@@ -92,11 +92,10 @@ def _attend_group(
         pairs = layer.index_select(2, group.keys)
     keys, values = pairs.to(exact).view(2, len(folded), group.num_keys, head_dim).unbind(0)
     mask = group.mask(window, kv_heads, split[3], exact)
-    if softcap is None:
-        scores = torch.baddbmm(mask, folded, keys.transpose(1, 2), alpha=scale)
-    else:
-        scores = torch.bmm(folded, keys.transpose(1, 2)).mul_(scale / softcap)
-        scores = scores.tanh_().mul_(softcap).add_(mask)
+    scores = torch.bmm(folded, keys.transpose(1, 2))
+    if softcap is not None:
+        scores, scale = scores.mul_(scale / softcap).tanh_(), softcap
+    scores = torch.add(mask, scores, alpha=scale)
     out = torch.bmm(torch.softmax(scores, -1), values)
     out = out.view(kv_heads, *split[:2], *split[3:]).permute(1, 2, 0, 3, 4)
     return _convert(out, queries.dtype).view(-1, heads * head_dim)
