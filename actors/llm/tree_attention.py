@@ -20,7 +20,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from actors.llm.batch import AttentionGroup, StepBatch
+from actors.llm.attention_groups import AttentionGroup
+from actors.llm.batch import StepBatch
 from actors.llm.kv_cache import KVCache
 
 STOCK_NAME = "treeserve_paged"
@@ -64,9 +65,10 @@ def attend(
     Returns:
         [N, heads * head_dim].
     """
-    parts = [_attend_group(queries, layer, group, scale, window, softcap) for group in batch.groups]
+    groups, order = batch.attention
+    parts = [_attend_group(queries, layer, group, scale, window, softcap) for group in groups]
     attended = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return attended if batch.order is None else attended.index_select(0, batch.order)
+    return attended if order is None else attended.index_select(0, order)
 
 
 def _attend_group(

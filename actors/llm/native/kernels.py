@@ -8,11 +8,11 @@ were made for.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from actors.llm.batch import RowLayout
 from actors.llm.kv_cache import KVShape
 from actors.llm.native.build import native_library
 
@@ -35,26 +35,6 @@ _ARGUMENTS = {
     ],
     "attend": [*[_POINTER] * 3, *[_COUNT] * 4, _REAL, *[_COUNT] * 2, *[_POINTER] * 4],
 }
-
-
-@dataclass(frozen=True)
-class RowLayout:
-    """The rows of a step as the kernels see them.
-
-    Attributes:
-        slots: [N] where each row's KV goes.
-        requests: [R, 5] first row, number of rows, committed places, 1 for a chain, and where the
-            request's places begin.
-        places: slots of each request's committed places, then of its nodes.
-        parents: [N] the node before each, within its request; -1 for the context.
-        depths: [N] nodes before each on its path.
-    """
-
-    slots: Tensor
-    requests: Tensor
-    places: Tensor
-    parents: Tensor
-    depths: Tensor
 
 
 class Kernels:
@@ -112,13 +92,14 @@ class Kernels:
         query_norm: Tensor | None,
         key_norm: Tensor | None,
         layer: Tensor,
-        layout: RowLayout,
+        slots: Tensor,
     ) -> None:
         """Norms (if any) and rotates queries and keys of [N, heads * head_dim] in place, and writes
         keys and values to the cache layer [2, kv_heads, slots, head_dim].
 
         Args:
             cos, sin: [N, head_dim] float32.
+            slots: [N] where each row's KV goes.
         """
         self._rotate_and_store(
             qkv.data_ptr(),
@@ -129,7 +110,7 @@ class Kernels:
             self._eps,
             layer.data_ptr(),
             layer.shape[2],
-            layout.slots.data_ptr(),
+            slots.data_ptr(),
             qkv.shape[0],
             *self._heads,
         )

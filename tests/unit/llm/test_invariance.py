@@ -40,7 +40,7 @@ def test_the_probe_sees_a_hair(smollm2):
     for moves in (
         lambda batch: len(batch.token_ids) == 2,
         lambda batch: len(batch.token_ids) == 32,
-        lambda batch: len(batch.groups) > 1,
+        lambda batch: len(batch.spans) > 1,
     ):
         shifted = dataclasses.replace(smollm2, model=Shifted(smollm2.model, moves))
         assert not is_batch_invariant(shifted)
