@@ -37,7 +37,6 @@ class Linear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self.out_features = weight.shape[0]
         self._packed = can_pack(weight)
         self._bias = None if bias is None else bias.detach()
         weight = weight.detach()
@@ -50,20 +49,32 @@ class Linear:
             return out
         return F.linear(rows, self._weight, self._bias)
 
-    def exact(self, rows: Tensor) -> Tensor:
-        """[N, in] to [N, out] in float32 at least, although the weights may be narrower.
 
-        In bfloat16 large outputs lie so far apart that many tie. The packed kernels sum in float32
-        but return the type of their input, so a second pass fetches what rounding took:
-        round(sum - round(sum)). Together that is 16 significant bits.
-        """
-        if rows.dtype in (torch.float32, torch.float64):
-            return self(rows)
-        if self._packed:
-            high = self(rows)
-            low = _ops._linear_pointwise.binary(rows, high.neg(), self._weight, self._bias, "add")
-            return high.float().add_(low)
-        if rows.device.type == "cuda":
-            product = torch.mm(rows, self._weight.t(), out_dtype=torch.float32)
-            return product if self._bias is None else product + self._bias
-        return self(rows).float()
+class Head:
+    """The last product, with float32 logits whatever the weights are.
+
+    In bfloat16 large logits lie so far apart that many tie. The packed kernels return the type of
+    their input, so on CPUs the head alone is kept in float32: no slower, since their float32
+    products are fast, at twice the memory for this one matrix.
+
+    Args:
+        weight: [vocab, hidden].
+        bias: [vocab] or None.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.vocab_size = weight.shape[0]
+        self._on_cpu = weight.device.type == "cpu"
+        self._exact = torch.promote_types(weight.dtype, torch.float32)
+        self._bias = None if bias is None else bias.detach().to(self._exact)
+        self._weight = weight.detach()
+        if self._on_cpu:
+            self._linear = Linear(self._weight.to(self._exact), self._bias)
+            del self._weight
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """[N, hidden] to [N, vocab], float32 at least."""
+        if self._on_cpu:
+            return self._linear(rows.to(self._exact))
+        logits = torch.mm(rows, self._weight.t(), out_dtype=self._exact)
+        return logits if self._bias is None else logits.add_(self._bias)

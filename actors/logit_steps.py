@@ -15,8 +15,9 @@ from actors.sampling import SamplingParams
 
 Logits = npt.NDArray[np.floating]
 Ids = npt.NDArray[np.int64]
-_NUCLEUS_REACH = (6.0, 16.0, np.inf)
-"""How far below the best scaled logit to look for a nucleus, in nats; the first that holds it."""
+_NUCLEUS_REACH = (3.0, 6.0, 9.0, 12.0, np.inf)
+"""How far below the best scaled logit to look for a nucleus, in nats; the first that holds it is
+sorted."""
 
 
 def kept_ids(logits: Logits, sampling: SamplingParams) -> Ids:
@@ -49,10 +50,10 @@ def _nucleus(scaled: npt.NDArray[np.float64], kept: Ids, top_p: float) -> Ids:
     wanted = top_p * weights.sum()
     for reach in _NUCLEUS_REACH:
         near = np.flatnonzero(values >= best - reach)
-        ranked = near[np.argsort(-values[near], kind="stable")]
-        mass = np.cumsum(weights[ranked])
-        if mass[-1] >= wanted or reach == np.inf:
+        if weights[near].sum() >= wanted:
             break
+    ranked = near[np.argsort(-values[near], kind="stable")]
+    mass = np.cumsum(weights[ranked])
     # A token stays while the mass before it has not reached the wanted one.
     size = 1 + int(np.searchsorted(mass[:-1], wanted))
     return np.sort(kept[ranked[:size]])

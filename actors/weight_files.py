@@ -23,7 +23,7 @@ def weight_files(folder: Path) -> list[Path]:
         try:
             index = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
             names = sorted(set(index["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(f"{INDEX_FILE} is damaged") from error
     else:
         names = [SINGLE_FILE]

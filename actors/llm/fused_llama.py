@@ -17,10 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from actors.linear import Linear
+from actors.linear import Head, Linear
 from actors.llm.batch import StepBatch
 from actors.llm.kv_cache import KVCache, KVShape
-from actors.llm.tree_attention import attend, stable_products
+from actors.llm.native.kernels import native_kernels
+from actors.llm.row_ops import LayerRules, NativeRowOps, RowOps, TorchRowOps
 
 Foreign = Any
 """Objects of transformers, which is not typed."""
@@ -34,9 +35,7 @@ class _Layer:
 
     input_norm: Tensor
     qkv: Linear
-    query_norm: Tensor | None
-    key_norm: Tensor | None
-    window: int | None
+    rules: LayerRules
     out: Linear
     post_norm: Tensor
     gate_up: Linear
@@ -53,70 +52,51 @@ class FusedLlama:
     backend = "fused"
 
     def __init__(self, model: Foreign) -> None:
-        config = model.config
-        self._heads: int = config.num_attention_heads
-        self._kv_heads: int = config.num_key_value_heads
-        self._head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self._heads
-        self._eps: float = config.rms_norm_eps
-        self.kv_shape = KVShape(config.num_hidden_layers, self._kv_heads, self._head_dim)
-        body = model.model
-        self._rotary = body.rotary_emb
-        self._head = Linear(model.lm_head.weight, model.lm_head.bias)
+        config, body = model.config, model.model
+        heads: int = config.num_attention_heads
+        head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // heads
+        self.kv_shape = KVShape(config.num_hidden_layers, config.num_key_value_heads, head_dim)
+        self._ops = _row_ops(model, heads, self.kv_shape)
+        self._head = Head(model.lm_head.weight, model.lm_head.bias)
         self._embedding: Tensor = body.embed_tokens.weight.detach()
         self._final_norm: Tensor = body.norm.weight.detach()
-        self.vocab_size = self._head.out_features
+        self.vocab_size = self._head.vocab_size
         self._layers: list[_Layer] = []
         for index in range(len(body.layers)):
             self._layers.append(_take(body.layers[index], config))
             body.layers[index] = nn.Identity()
-        half = torch.ones(self._head_dim, dtype=self._embedding.dtype)
-        half[: self._head_dim // 2] = -1
-        self._rotation_sign = half.to(self._embedding.device)
-        self._scale = self._head_dim**-0.5
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: KVCache) -> Tensor:
         """[outputs, vocab] logits, float32 at least; writes the rows' K and V."""
-        hidden = F.embedding(batch.token_ids, self._embedding)  # [N, hidden]
-        cos, sin = self._rotary(hidden, batch.positions[None])
-        cos, sin = cos[0][:, None], (sin[0] * self._rotation_sign)[:, None]  # [N, 1, head_dim]
-        with stable_products(hidden.dtype):
+        ops = self._ops
+        residual = F.embedding(batch.token_ids, self._embedding)  # [N, hidden]
+        rotations = ops.rotations(batch)
+        delta: Tensor | None = None
+        with ops.context():
             for layer, kv in zip(self._layers, cache.layers, strict=True):
-                rows = self._norm(hidden, layer.input_norm)
-                attended = self._attention(layer, rows, kv, batch, cos, sin)
-                hidden = layer.out(attended).add_(hidden)
-                hidden = _mlp(layer, self._norm(hidden, layer.post_norm)).add_(hidden)
+                qkv = layer.qkv(ops.add_norm(residual, delta, layer.input_norm))
+                attended = ops.attention(qkv, layer.rules, kv, batch, rotations)
+                rows = ops.add_norm(residual, layer.out(attended), layer.post_norm)
+                delta = layer.down(ops.activation(layer.gate_up(rows)))
+            hidden = ops.add_norm(residual, delta, self._final_norm)
         return self._logits(hidden, batch.outputs)
-
-    def _attention(
-        self, layer: _Layer, rows: Tensor, kv: Tensor, batch: StepBatch, cos: Tensor, sin: Tensor
-    ) -> Tensor:
-        qkv = layer.qkv(rows).view(len(rows), -1, self._head_dim)
-        queries, keys = qkv[:, : self._heads], qkv[:, self._heads : -self._kv_heads]
-        if layer.query_norm is not None and layer.key_norm is not None:
-            queries.copy_(self._norm(queries, layer.query_norm))
-            keys.copy_(self._norm(keys, layer.key_norm))
-        rotated = qkv[:, : -self._kv_heads]
-        # rotate_half(x) = roll(x) with the first half negated; the sign stands in `sin`.
-        turned = rotated.roll(self._head_dim // 2, -1)
-        torch.addcmul(rotated * cos, turned, sin, out=rotated)
-        pairs = qkv[:, self._heads :].view(len(rows), 2, self._kv_heads, -1)
-        kv.index_copy_(2, batch.slots, pairs.permute(1, 2, 0, 3))
-        return attend(queries, kv, batch, self._scale, layer.window)
-
-    def _norm(self, rows: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(rows, weight.shape, weight, self._eps)
 
     def _logits(self, hidden: Tensor, outputs: Tensor) -> Tensor:
         # At least two rows, as everywhere (see StepBatch).
         rows = outputs.repeat(2) if len(outputs) == 1 else outputs
-        hidden = self._norm(hidden.index_select(0, rows), self._final_norm)
-        return self._head.exact(hidden)[: len(outputs)]
+        return self._head(hidden.index_select(0, rows))[: len(outputs)]
 
 
-def _mlp(layer: _Layer, rows: Tensor) -> Tensor:
-    gate, up = layer.gate_up(rows).chunk(2, -1)
-    return layer.down(F.silu(gate).mul_(up))
+def _row_ops(model: Foreign, num_heads: int, shape: KVShape) -> RowOps:
+    """Native kernels where there are any, else torch."""
+    config, weight = model.config, model.model.embed_tokens.weight
+    rotary, eps = model.model.rotary_emb, config.rms_norm_eps
+    widths = (config.hidden_size, config.intermediate_size)
+    kernels = native_kernels(weight.dtype, weight.device, num_heads, shape, widths, eps)
+    if kernels is not None:
+        return NativeRowOps(rotary, kernels)
+    return TorchRowOps(rotary, weight.dtype, weight.device, num_heads, shape, eps)
 
 
 def _take(layer: Foreign, config: Foreign) -> _Layer:
@@ -126,9 +106,11 @@ def _take(layer: Foreign, config: Foreign) -> _Layer:
     return _Layer(
         input_norm=layer.input_layernorm.weight.detach(),
         qkv=_joined(attention.q_proj, attention.k_proj, attention.v_proj),
-        query_norm=None if query_norm is None else query_norm.weight.detach(),
-        key_norm=None if key_norm is None else key_norm.weight.detach(),
-        window=_window(attention, config),
+        rules=LayerRules(
+            None if query_norm is None else query_norm.weight.detach(),
+            None if key_norm is None else key_norm.weight.detach(),
+            _window(attention, config),
+        ),
         out=_joined(attention.o_proj),
         post_norm=layer.post_attention_layernorm.weight.detach(),
         gate_up=_joined(mlp.gate_proj, mlp.up_proj),

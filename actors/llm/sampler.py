@@ -76,8 +76,11 @@ class Sampler:
         nodes = [
             node for row, new in zip(rows, news, strict=True) for node in output_nodes(row, new)
         ]
-        best = torch.argmax(logits, -1).tolist()
-        host = logits.cpu().numpy() if any(map(_needs_logits, nodes)) else None
+        host = logits.numpy() if logits.device.type == "cpu" else None
+        # numpy's argmax is several times as fast as torch's on CPUs; both take the first of equals.
+        best = (torch.argmax(logits, -1) if host is None else host.argmax(-1)).tolist()
+        if host is None and any(map(_needs_logits, nodes)):
+            host = logits.cpu().numpy()
         drawn = [
             best[index] if host is None else self._draw(node, host[index], best[index])
             for index, node in enumerate(nodes)

@@ -20,7 +20,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from actors.llm.batch import AttentionGroup, StepBatch
+from actors.llm.attention_groups import AttentionGroup
+from actors.llm.batch import StepBatch
 from actors.llm.kv_cache import KVCache
 
 STOCK_NAME = "treeserve_paged"
@@ -64,9 +65,10 @@ def attend(
     Returns:
         [N, heads * head_dim].
     """
-    parts = [_attend_group(queries, layer, group, scale, window, softcap) for group in batch.groups]
+    groups, order = batch.attention
+    parts = [_attend_group(queries, layer, group, scale, window, softcap) for group in groups]
     attended = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return attended if batch.order is None else attended.index_select(0, batch.order)
+    return attended if order is None else attended.index_select(0, order)
 
 
 def _attend_group(
@@ -92,11 +94,10 @@ def _attend_group(
         pairs = layer.index_select(2, group.keys)
     keys, values = pairs.to(exact).view(2, len(folded), group.num_keys, head_dim).unbind(0)
     mask = group.mask(window, kv_heads, split[3], exact)
-    if softcap is None:
-        scores = torch.baddbmm(mask, folded, keys.transpose(1, 2), alpha=scale)
-    else:
-        scores = torch.bmm(folded, keys.transpose(1, 2)).mul_(scale / softcap)
-        scores = scores.tanh_().mul_(softcap).add_(mask)
+    scores = torch.bmm(folded, keys.transpose(1, 2))
+    if softcap is not None:
+        scores, scale = scores.mul_(scale / softcap).tanh_(), softcap
+    scores = torch.add(mask, scores, alpha=scale)
     out = torch.bmm(torch.softmax(scores, -1), values)
     out = out.view(kv_heads, *split[:2], *split[3:]).permute(1, 2, 0, 3, 4)
     return _convert(out, queries.dtype).view(-1, heads * head_dim)

@@ -17,9 +17,9 @@ from collections import defaultdict
 from pathlib import Path
 
 import torch
-from actors.llm.floor import Floor
 from transformers import AutoModelForCausalLM, DynamicCache
 
+from actors.llm.floor import Floor
 from actors.llm.loading import DTYPES
 from actors.llm.rank import Rank, RankOptions, load_rank
 from actors.messages import KVCommit, NewRequest, Row, StepMessage

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from actors.errors import ModelError
+from actors.paths import CACHE_VARIABLE, cache_root
 from cluster import models
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(models.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     return tmp_path / "models"
 
 
@@ -103,12 +104,12 @@ def test_two_starters_unpack_once(cache: Path) -> None:
 
 
 def test_the_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(models.CACHE_VARIABLE, raising=False)
+    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert models.cache_root() == tmp_path / "treeserve"
+    assert cache_root() == tmp_path / "treeserve"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert models.cache_root() == tmp_path / ".cache" / "treeserve"
+    assert cache_root() == tmp_path / ".cache" / "treeserve"
 
 
 def test_a_missing_package_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from tiny_models import House, random_tree
+from tiny_models import random_tree, tiny_house
 
 from actors.tree import TokenTree
 
@@ -32,7 +32,7 @@ def random_path(chance, tree):
 )
 def test_any_run_of_steps_equals_full_recompute(family, stock, seed):
     chance = random.Random(seed)
-    house = House(family, stock)
+    house = tiny_house(family, stock)
     next_id = 0
     for _ in range(30):
         if len(house.tokens) < 3:
@@ -54,7 +54,7 @@ def test_any_run_of_steps_equals_full_recompute(family, stock, seed):
 
 
 def test_chunks_of_a_prompt_equal_the_whole():
-    house = House("llama")
+    house = tiny_house("llama")
     ids = [(7 * place + 3) % 61 for place in range(90)]
     house.add(0)
     for start, size in ((0, 1), (1, 70), (71, 2), (73, 17)):

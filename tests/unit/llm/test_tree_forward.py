@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from tiny_models import FAMILIES, FUSED, House, random_tree
+from tiny_models import FAMILIES, FUSED, random_tree, tiny_house
 
 from actors.tree import TokenTree
 
@@ -18,7 +18,7 @@ BACKENDS = [
 
 @pytest.mark.parametrize(("family", "stock"), BACKENDS)
 def test_tree_equals_its_paths(family, stock):
-    house = House(family, stock)
+    house = tiny_house(family, stock)
     assert house.rank.describe().backend == ("stock" if stock else "fused")
     chance = random.Random(5)
     house.add(0)
@@ -32,7 +32,7 @@ def test_tree_equals_its_paths(family, stock):
 
 
 def test_same_token_under_different_parents():
-    house = House("llama")
+    house = tiny_house("llama")
     house.add(0)
     tree = TokenTree.from_paths([(7, 1, 9), (7, 2, 9), (7, 3, 9)])
     row = house.row(0, tree)
@@ -46,7 +46,7 @@ def test_same_token_under_different_parents():
 @pytest.mark.parametrize("family", ["mistral", "gemma2"])
 def test_window_counts_depth_and_not_slots(family):
     """Siblings take slots between a node and what it sees; its window must not shrink."""
-    house = House(family)
+    house = tiny_house(family)
     house.add(0)
     prompt = house.row(0, TokenTree.chain([3, 4, 5, 6]))
     house.step(prompt)
@@ -59,7 +59,7 @@ def test_window_counts_depth_and_not_slots(family):
 
 @pytest.mark.parametrize(("family", "stock"), [("llama", False), ("gemma2", True)])
 def test_requests_of_all_kinds_share_a_step(family, stock):
-    house = House(family, stock)
+    house = tiny_house(family, stock)
     chance = random.Random(8)
     for request_id, length in ((0, 9), (1, 3), (2, 20)):
         house.add(request_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import random
 from collections.abc import Sequence
@@ -118,25 +119,24 @@ class Recorder:
 
 
 class House:
-    """A rank around a tiny model, its untouched twin, and a manager's bookkeeping in small.
+    """A rank, and a manager's bookkeeping in small.
 
     Args:
-        stock: run it on stock modules although it could be fused.
+        loaded: the model that the rank runs.
+        reference: its untouched twin, for `expected`.
     """
 
     def __init__(
         self,
-        family: str,
-        stock: bool = False,
-        dtype: torch.dtype = torch.float64,
+        loaded: LoadedModel,
+        reference: nn.Module | None = None,
         num_blocks: int = 32,
         block_tokens: int = 4,
     ) -> None:
-        self.reference = tiny_model(family, dtype)
-        model = copy.deepcopy(self.reference)
-        self.recorder = Recorder(StockModel(model) if stock else wrap(model))
-        self.loaded = LoadedModel(self.recorder, dtype, torch.device("cpu"), 256, 0, "")
-        self.rank = Rank(self.loaded, family, num_blocks, block_tokens)
+        self.reference = reference
+        self.recorder = Recorder(loaded.model)
+        self.loaded = dataclasses.replace(loaded, model=self.recorder)
+        self.rank = Rank(self.loaded, "model", num_blocks, block_tokens)
         self.block_tokens = block_tokens
         self.free_blocks = list(range(num_blocks))
         random.Random(3).shuffle(self.free_blocks)
@@ -197,6 +197,14 @@ class House:
             for node in range(row.first_output, len(row.tree))
         ]
         return torch.stack([self.reference(torch.tensor([path])).logits[0, -1] for path in paths])
+
+
+def tiny_house(family: str, stock: bool = False, dtype: torch.dtype = torch.float64) -> House:
+    """A house of a tiny model; `stock` runs it on stock modules although it could be fused."""
+    reference = tiny_model(family, dtype)
+    model = copy.deepcopy(reference)
+    own = StockModel(model) if stock else wrap(model)
+    return House(LoadedModel(own, dtype, torch.device("cpu"), 256, 0, ""), reference)
 
 
 def random_tree(chance: random.Random, num_nodes: int, vocab_size: int = 5) -> TokenTree:
