@@ -13,11 +13,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from actors.errors import ConfigError
 from actors.llm.config import LLMConfig
 from actors.request_manager.config import SchedulerConfig, SpeculationConfig
+from actors.request_manager.drafters import SSM
+from actors.ssm.config import SSMConfig
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -40,15 +49,6 @@ class ModelConfig(BaseModel):
     @property
     def name(self) -> str:
         return self.served_name or Path(self.path).name
-
-
-class SSMConfig(BaseModel):
-    """One small speculative model and how many actors run it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    path: Annotated[str, Field(min_length=1)]
-    replicas: Annotated[int, Field(ge=1, le=64)] = 1
 
 
 class GrpcConfig(BaseModel):
@@ -113,7 +113,8 @@ class ApiConfig(BaseModel):
 class Config(BaseModel):
     """Everything that a run of TreeServe is told."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Defaults are validated too: whether they fit depends on the other sections.
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     model: ModelConfig = ModelConfig()
     llm: LLMConfig = LLMConfig()
@@ -125,9 +126,19 @@ class Config(BaseModel):
 
     @field_validator("ssms")
     @classmethod
-    def _no_ssms_yet(cls, value: tuple[SSMConfig, ...]) -> tuple[SSMConfig, ...]:
-        if value:
-            raise ValueError("draft models are not built yet; leave it empty")
+    def _one_ssm_only(cls, value: tuple[SSMConfig, ...]) -> tuple[SSMConfig, ...]:
+        if len(value) > 1:
+            raise ValueError("several draft models are not built yet; leave one")
+        return value
+
+    @field_validator("speculation")
+    @classmethod
+    def _ssms_are_asked(cls, value: SpeculationConfig, info: ValidationInfo) -> SpeculationConfig:
+        ssms = info.data.get("ssms")
+        if ssms and SSM not in value.drafters:
+            raise ValueError(f"there are ssms, but {SSM!r} is not among the drafters")
+        if ssms == () and SSM in value.drafters:
+            raise ValueError(f"{SSM!r} is among the drafters, but there are no ssms")
         return value
 
 

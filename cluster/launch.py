@@ -1,14 +1,16 @@
-"""Launches one request manager with its LLM: placement, ranks, client, engine.
+"""Launches one request manager with its LLM and draft models: placement, actors, clients, engine.
 
 The same for a Ray Serve replica, which brings a placement group along, and for a plain process
-connected to a cluster. What runs in the ranks' processes is `actors.llm`; this module decides only
-where, and with which part of the configuration.
+connected to a cluster. What runs in the actors' processes is `actors.llm` and `actors.ssm`; this
+module decides only where, and with which part of the configuration.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,15 +20,19 @@ from actors.errors import ModelError
 from actors.llm.actor import LLMActor
 from actors.messages import LLMDescription
 from actors.request_manager.clients import LLMClient
-from actors.request_manager.drafters import DRAFTERS
+from actors.request_manager.drafters import DRAFTERS, SSM
 from actors.request_manager.engine import Engine
+from actors.request_manager.ports import Drafter
+from actors.request_manager.ssm_client import SSMDrafter
+from actors.ssm.actor import SSMActor
+from actors.ssm.config import SSMConfig
 from actors.vocabulary import Vocabulary
 from cluster import ray_api
 from cluster.config import Config
 from cluster.metrics import Metrics
-from cluster.models import resolve_model
+from cluster.models import resolve_draft_model, resolve_model
 from cluster.placement import STRATEGY, Placement, plan_placement
-from cluster.supervisor import RankGroup, RankMaker
+from cluster.supervisor import ActorGroup, BodyMaker
 from cluster.tokenizer import load_vocabulary
 
 PLACEMENT_TIMEOUT_S = 60.0
@@ -39,16 +45,12 @@ class Launched:
     engine: Engine
     description: LLMDescription
     metrics: Metrics
-    _ranks: RankGroup
-    _client: LLMClient
-    _group: ray_api.PlacementGroup
+    _resources: AsyncExitStack
 
     async def stop(self) -> None:
-        """End requests, ranks and reservation."""
+        """End requests, actors and reservation."""
         await self.engine.stop()
-        await self._client.close()
-        self._ranks.kill()
-        self._group.remove()
+        await self._resources.aclose()
 
 
 async def launch(config: Config) -> Launched:
@@ -57,28 +59,89 @@ async def launch(config: Config) -> Launched:
     Assumes a connection to a Ray cluster, and a running event loop that stays.
 
     Raises:
-        ModelError: the model cannot be served.
+        ModelError: the model cannot be served, or a draft model does not fit it.
         PeerError: an actor cannot be started or reached.
     """
     folder = await asyncio.to_thread(resolve_model, config.model.path)
     placement = plan_placement(config, ray_api.num_gpus())
-    group = await asyncio.to_thread(
-        ray_api.use_placement_group, placement.bundles, STRATEGY, PLACEMENT_TIMEOUT_S
-    )
-    ranks = RankGroup(_rank_makers(config, folder, placement), placement, group)
-    try:
-        # The vocabulary is read while the ranks load.
-        vocabulary, addresses = await asyncio.gather(
-            asyncio.to_thread(load_vocabulary, folder), ranks.start()
+    async with AsyncExitStack() as resources:
+        group = await asyncio.to_thread(
+            ray_api.use_placement_group, placement.bundles, STRATEGY, PLACEMENT_TIMEOUT_S
         )
-        return await _connect(config, vocabulary, addresses, ranks, group)
-    except BaseException:
-        ranks.kill()
-        group.remove()
-        raise
+        resources.callback(group.remove)
+        ranks = ActorGroup(
+            "the LLM's ranks", _rank_makers(config, folder, placement), placement.rank_places, group
+        )
+        ssms = [
+            ActorGroup(f"draft model {ssm.path}", [_ssm_maker(config, ssm, folder)], [place], group)
+            for ssm, place in zip(config.ssms, placement.ssm_places, strict=True)
+        ]
+        for actors in (ranks, *ssms):
+            resources.callback(actors.kill)
+        # The vocabulary is read while the actors load.
+        vocabulary, (addresses, *ssm_addresses) = await asyncio.gather(
+            asyncio.to_thread(load_vocabulary, folder),
+            asyncio.gather(*(actors.start() for actors in (ranks, *ssms))),
+        )
+        client = LLMClient(addresses, ranks.restart, config.llm.step_timeout_s)
+        resources.push_async_callback(client.close)
+        description = await client.describe()
+        _check_vocabulary(vocabulary, description)
+        drafters = await _drafters(config, description, ssms, ssm_addresses, resources)
+        metrics = Metrics(CollectorRegistry(), config.model.name)
+        engine = Engine(
+            client,
+            description,
+            vocabulary,
+            config.speculation,
+            config.scheduler,
+            drafters,
+            metrics,
+            num_groups=config.llm.pipeline_parallel,
+        )
+        await engine.start()
+        return Launched(engine, description, metrics, resources.pop_all())
 
 
-def _rank_makers(config: Config, folder: Path, placement: Placement) -> list[RankMaker]:
+def _check_vocabulary(vocabulary: Vocabulary, description: LLMDescription) -> None:
+    if len(vocabulary) > description.vocab_size:
+        raise ModelError(
+            f"the tokenizer has {len(vocabulary)} tokens, "
+            f"the LLM's head only {description.vocab_size}"
+        )
+
+
+async def _drafters(
+    config: Config,
+    llm: LLMDescription,
+    ssms: Sequence[ActorGroup],
+    addresses: Sequence[Sequence[str]],
+    resources: AsyncExitStack,
+) -> list[Drafter]:
+    """The drafters in the order of the configuration."""
+    drafters: list[Drafter] = []
+    deadline_s = config.speculation.draft_deadline_ms / 1e3
+    for name in config.speculation.drafters:
+        if name != SSM:
+            drafters.append(DRAFTERS[name]())
+            continue
+        for actors, (address,) in zip(ssms, addresses, strict=True):
+            drafter = SSMDrafter(address, functools.partial(_restart, actors), deadline_s)
+            resources.push_async_callback(drafter.close)
+            tuned_for = (await drafter.describe()).llm_weights_hash
+            if tuned_for != llm.weights_hash:
+                raise ModelError("the draft model was tuned for another LLM than the one that runs")
+            drafters.append(drafter)
+    return drafters
+
+
+async def _restart(actors: ActorGroup) -> str:
+    """The new address of an actor that is the only one of its group."""
+    (address,) = await actors.restart()
+    return address
+
+
+def _rank_makers(config: Config, folder: Path, placement: Placement) -> list[BodyMaker]:
     """For each rank what makes it, to be run in its own process."""
     return [
         functools.partial(
@@ -89,7 +152,7 @@ def _rank_makers(config: Config, folder: Path, placement: Placement) -> list[Ran
 
 
 def _make_rank(config: Config, folder: Path, device: str) -> LLMActor:
-    """Load the LLM; runs in the rank's process, the only one that imports torch."""
+    """Load the LLM; runs in the rank's process."""
     from actors.llm.rank import RankOptions, load_rank
 
     memory = config.scheduler.kv_memory_bytes
@@ -102,41 +165,25 @@ def _make_rank(config: Config, folder: Path, device: str) -> LLMActor:
         kv_memory_bytes=None if memory == "auto" else memory,
         llm=config.llm,
     )
-    ports = config.grpc.port_range
-    return LLMActor(
-        functools.partial(load_rank, options),
-        ports=(0,) if ports == "auto" else range(ports[0], ports[1] + 1),
+    return LLMActor(functools.partial(load_rank, options), ports=_ports(config))
+
+
+def _ssm_maker(config: Config, ssm: SSMConfig, llm_folder: Path) -> BodyMaker:
+    """What makes a draft model's actor, to be run in its own process."""
+    return functools.partial(_make_ssm, config, ssm, resolve_draft_model(ssm.path), llm_folder)
+
+
+def _make_ssm(config: Config, ssm: SSMConfig, folder: Path, llm_folder: Path) -> SSMActor:
+    """Load a draft model; runs in its actor's process."""
+    from actors.ssm.speculator import SpeculatorOptions, load_speculator
+
+    options = SpeculatorOptions(
+        path=folder, llm_path=llm_folder, ssm=ssm, expansion=config.speculation.expansion
     )
+    return SSMActor(functools.partial(load_speculator, options), ports=_ports(config))
 
 
-async def _connect(
-    config: Config,
-    vocabulary: Vocabulary,
-    addresses: list[str],
-    ranks: RankGroup,
-    group: ray_api.PlacementGroup,
-) -> Launched:
-    client = LLMClient(addresses, ranks.restart, config.llm.step_timeout_s)
-    try:
-        description = await client.describe()
-        if len(vocabulary) > description.vocab_size:
-            raise ModelError(
-                f"the tokenizer has {len(vocabulary)} tokens, "
-                f"the LLM's head only {description.vocab_size}"
-            )
-        metrics = Metrics(CollectorRegistry(), config.model.name)
-        engine = Engine(
-            client,
-            description,
-            vocabulary,
-            config.speculation,
-            config.scheduler,
-            [DRAFTERS[name]() for name in config.speculation.drafters],
-            metrics,
-            num_groups=config.llm.pipeline_parallel,
-        )
-        await engine.start()
-    except BaseException:
-        await client.close()
-        raise
-    return Launched(engine, description, metrics, ranks, client, group)
+def _ports(config: Config) -> Sequence[int]:
+    """What an actor's server may listen on; 0 is any."""
+    ports = config.grpc.port_range
+    return (0,) if ports == "auto" else range(ports[0], ports[1] + 1)

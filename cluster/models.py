@@ -33,6 +33,8 @@ EMBEDDED_NOTE = (
     "SmolLM2-135M-Instruct dequantised from a 4-bit (Q4_1) GGUF; "
     "these are not the released bfloat16 weights"
 )
+EMBEDDED_PREFIX = "embedded:"
+EMBEDDED_DRAFTS = Path(__file__).resolve().parents[1] / "deploy" / "ssms"
 HUB_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "tokenizer.model")
 
 
@@ -50,6 +52,29 @@ def resolve_model(name_or_path: str) -> Path:
     local = Path(name_or_path).expanduser()
     folder = local if local.is_dir() else _from_hub(name_or_path)
     _require_files(folder, name_or_path)
+    return folder.resolve()
+
+
+def resolve_draft_model(name_or_path: str) -> Path:
+    """The folder of a draft model.
+
+    Args:
+        name_or_path: a local folder, or `embedded:` and the name of one that comes with TreeServe.
+
+    Raises:
+        ModelError: there is no such folder.
+    """
+    if name_or_path.startswith(EMBEDDED_PREFIX):
+        known = {
+            f"{EMBEDDED_PREFIX}{path.parent.relative_to(EMBEDDED_DRAFTS).as_posix()}": path.parent
+            for path in sorted(EMBEDDED_DRAFTS.rglob("config.json"))
+        }
+        if name_or_path not in known:
+            raise ModelError(f"no draft model {name_or_path!r}; there are: {', '.join(known)}")
+        return known[name_or_path]
+    folder = Path(name_or_path).expanduser()
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"draft model {name_or_path!r}: no config.json in {folder.resolve()}")
     return folder.resolve()
 
 

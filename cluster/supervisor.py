@@ -1,8 +1,9 @@
-"""Keeps the LLM's ranks alive: starts them, and starts them again when a step was lost.
+"""Keeps actors alive: starts them, and starts them again when they are lost.
 
 The ranks of one LLM hold one state between them, so they are replaced together, in the bundles
-that they had. A rank that hangs looks alive, hence nothing is asked of the old ones: they are
-killed. What they held is only a cache; the engine brings requests back under a new epoch.
+that they had; a draft model is a group of one. An actor that hangs looks alive, hence nothing is
+asked of the old ones: they are killed. What they held is only a cache; whoever uses them knows how
+to go on.
 """
 
 from __future__ import annotations
@@ -12,41 +13,45 @@ import logging
 from collections.abc import Callable, Sequence
 
 from cluster import ray_api
-from cluster.placement import Placement
+from cluster.placement import Place
 
 logger = logging.getLogger(__name__)
 
-RankMaker = Callable[[], ray_api.ActorBody]
+BodyMaker = Callable[[], ray_api.ActorBody]
 
 
-class RankGroup:
-    """The processes of one LLM's ranks.
+class ActorGroup:
+    """Processes that are started and replaced together.
 
     Args:
-        make_ranks: for each rank, what makes its body; run in the rank's own process.
-        placement: where they go.
-        group: the reservation that `placement` describes.
+        name: what they are, in words.
+        makers: for each process, what makes its body; run in the process itself.
+        places: where they go.
+        group: the reservation that `places` point into.
     """
 
     def __init__(
-        self, make_ranks: Sequence[RankMaker], placement: Placement, group: ray_api.PlacementGroup
+        self,
+        name: str,
+        makers: Sequence[BodyMaker],
+        places: Sequence[Place],
+        group: ray_api.PlacementGroup,
     ) -> None:
-        self._make_ranks = make_ranks
-        self._placement = placement
+        self._name = name
+        self._makers = makers
+        self._places = places
         self._group = group
         self._processes: list[ray_api.ActorProcess] = []
 
     async def start(self) -> list[str]:
-        """Start every rank; returns their addresses, rank by rank.
+        """Start every process; returns their addresses, in order.
 
         Raises:
-            TreeServeError: a rank cannot start; none is left running.
+            TreeServeError: one cannot start; none is left running.
         """
         self._processes = [
-            ray_api.ActorProcess(make, self._group, self._placement.rank_bundle(rank), resources)
-            for rank, (make, resources) in enumerate(
-                zip(self._make_ranks, self._resources, strict=True)
-            )
+            ray_api.ActorProcess(make, self._group, place.bundle, place.resources)
+            for make, place in zip(self._makers, self._places, strict=True)
         ]
         try:
             return list(await asyncio.gather(*(process.start() for process in self._processes)))
@@ -55,17 +60,13 @@ class RankGroup:
             raise
 
     async def restart(self) -> list[str]:
-        """Replace every rank, dead or alive; returns the new addresses. Raises as `start`."""
-        logger.warning("starting the LLM's ranks again")
+        """Replace every process, dead or alive; returns the new addresses. Raises as `start`."""
+        logger.warning("starting again: %s", self._name)
         self.kill()
         return await self.start()
 
     def kill(self) -> None:
-        """End every rank at once."""
+        """End every process at once."""
         processes, self._processes = self._processes, []
         for process in processes:
             process.kill()
-
-    @property
-    def _resources(self) -> list[dict[str, float]]:
-        return [dict(bundle.resources) for bundle in self._placement.ranks]

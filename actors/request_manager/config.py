@@ -6,8 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from actors.request_manager.drafters import DRAFTERS
+from actors.request_manager.drafters import DRAFTERS, SSM
 from actors.request_manager.verify import VERIFICATION_RULES
+
+Widths = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=64)], ...], Field(min_length=1, max_length=64)
+]
 
 
 class SpeculationConfig(BaseModel):
@@ -18,6 +22,8 @@ class SpeculationConfig(BaseModel):
         verification: the rule by which the LLM accepts drafts.
         max_tree_nodes: draft nodes per request and step at most.
         max_depth: draft tokens on one path at most.
+        expansion: how draft models grow their trees: `best_first` within their limits, or the
+            numbers of children ⟨k1, k2, …⟩ of a static tree, depth by depth.
         budget: `adaptive` sizes trees by measured step times and acceptance, down to none;
             `fixed` always verifies what the drafters bring, up to `max_tree_nodes`.
         draft_deadline_ms: a drafter that has not answered by then is left out of the step.
@@ -29,15 +35,17 @@ class SpeculationConfig(BaseModel):
     verification: str = "coupled"
     max_tree_nodes: Annotated[int, Field(ge=0, le=1024)] = 32
     max_depth: Annotated[int, Field(ge=1, le=64)] = 12
+    expansion: Literal["best_first"] | Widths = "best_first"
     budget: Literal["adaptive", "fixed"] = "adaptive"
     draft_deadline_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 50.0
 
     @field_validator("drafters")
     @classmethod
     def _drafters_exist(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        known = sorted([*DRAFTERS, SSM])
         for name in names:
-            if name not in DRAFTERS:
-                raise ValueError(f"no drafter {name!r}; there are: {', '.join(sorted(DRAFTERS))}")
+            if name not in known:
+                raise ValueError(f"no drafter {name!r}; there are: {', '.join(known)}")
         if len(set(names)) < len(names):
             raise ValueError("a drafter is named twice")
         return names

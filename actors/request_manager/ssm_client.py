@@ -19,6 +19,7 @@ from actors import draft_wire, rpc
 from actors.drafts import DraftModelDescription, DraftReply, DraftRequest, SessionDraft
 from actors.errors import PeerError, PeerTimeout, PeerUnavailable, TreeServeError
 from actors.request_manager.draft_sessions import DraftSessions
+from actors.request_manager.drafters import SSM
 from actors.request_manager.ports import Draft, DraftTask
 from protos import speculation_pb2 as pb
 from protos import speculation_pb2_grpc as services
@@ -47,7 +48,7 @@ class SSMDrafter:
         weights_version: of the weights that drew the last trees; None before the first.
     """
 
-    name = "ssm"
+    name = SSM
 
     def __init__(
         self, address: str, respawn: Callable[[], Awaitable[str]], deadline_s: float

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
-
-Expansion = Literal["best_first"] | tuple[Annotated[int, Field(ge=1, le=64)], ...]
-"""`best_first`, or the numbers of children ⟨k1, k2, …⟩ of a static tree, depth by depth."""
 
 
 class SSMConfig(BaseModel):
@@ -16,8 +13,7 @@ class SSMConfig(BaseModel):
     Attributes:
         path: its folder, or `embedded:` and the name of one that comes with TreeServe.
         replicas: actors that run it; only 1 is built.
-        max_nodes, max_depth: of its trees at most.
-        expansion: how its trees grow; None leaves it to `speculation.expansion`.
+        max_nodes, max_depth: of its trees at most; a request may ask for less.
         kv_memory_bytes: for the keys and values of all sessions.
         num_threads: CPU threads.
     """

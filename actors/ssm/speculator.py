@@ -23,6 +23,7 @@ from actors.drafts import (
 from actors.errors import ProtocolError
 from actors.noise import NoiseSource
 from actors.ssm.candidates import CandidateRanker, DrawRules
+from actors.ssm.config import SSMConfig
 from actors.ssm.expansion import Sprout, catch_up, expand
 from actors.ssm.folder import DraftConfig, load_draft
 from actors.ssm.growth import BestFirst, Growth, Policy, Static
@@ -44,26 +45,21 @@ class SpeculatorOptions:
     Attributes:
         path: its folder.
         llm_path: the LLM's folder.
-        max_nodes, max_depth: of its trees at most.
+        ssm: the configuration's entry.
         expansion: `best_first`, or the widths of a static tree.
         dtype: to compute in.
-        max_cache_bytes: of all sessions' keys and values.
-        num_threads: CPU threads.
     """
 
     path: Path
     llm_path: Path
-    max_nodes: int = 16
-    max_depth: int = 5
+    ssm: SSMConfig
     expansion: str | tuple[int, ...] = "best_first"
     dtype: torch.dtype = torch.bfloat16
-    max_cache_bytes: int = 1 << 28
-    num_threads: int = 1
 
 
 def load_speculator(options: SpeculatorOptions) -> Speculator:
     """Load a draft model for an LLM. Raises ModelError if it cannot be used with it."""
-    torch.set_num_threads(options.num_threads)
+    torch.set_num_threads(options.ssm.num_threads)
     model, config = load_draft(options.path, options.llm_path)
     return Speculator(model, config, options)
 
@@ -79,12 +75,12 @@ class Speculator:
 
     def __init__(self, model: DraftModel, config: DraftConfig, options: SpeculatorOptions) -> None:
         self._model = FusedDraft(model, options.dtype)
-        self._options = options
+        self._ssm = options.ssm
         self._policy = policy_of(options.expansion)
         self.noise = NoiseSource(self._model.vocab_size)
         self._ranker = CandidateRanker(self._model.cut_ids, self.noise)
         self._store = SessionStore(
-            self._model.new_cache, self._model.bytes_per_token, options.max_cache_bytes
+            self._model.new_cache, self._model.bytes_per_token, options.ssm.kv_memory_bytes
         )
         self._description = DraftModelDescription(
             name=options.path.name,
@@ -144,8 +140,8 @@ class Speculator:
 
     def _sprout(self, asked: DraftSession, session: Session) -> Sprout:
         rules = DrawRules(asked.sampling, asked.prompt_len, asked.banned_early)
-        max_nodes = min(asked.max_nodes, self._options.max_nodes)
-        max_depth = min(asked.max_depth, self._options.max_depth)
+        max_nodes = min(asked.max_nodes, self._ssm.max_nodes)
+        max_depth = min(asked.max_depth, self._ssm.max_depth)
         return Sprout(session, rules, Growth(self._policy, max_nodes, max_depth))
 
 

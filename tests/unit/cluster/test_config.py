@@ -110,8 +110,8 @@ def test_values_of_another_type_are_refused(text: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        ("ssms: [{path: somewhere}]", "ssms"),
-        ("speculation: {drafters: [ssm]}", "speculation.drafters"),
+        ("{ssms: [{path: a}, {path: b}], speculation: {drafters: [ssm]}}", "ssms"),
+        ("{ssms: [{path: a, replicas: 2}], speculation: {drafters: [ssm]}}", "ssms.0.replicas"),
         ("llm: {replicas: 2}", "llm.replicas"),
         ("llm: {tensor_parallel: 2}", "llm.tensor_parallel"),
         ("llm: {offload: cpu}", "llm.offload"),
@@ -123,6 +123,25 @@ def test_values_of_another_type_are_refused(text: str, path: str) -> None:
 def test_what_is_not_built_yet_is_refused(text: str, path: str) -> None:
     (found,) = problems(text)
     assert found.startswith(f"{path}: ")
+
+
+def test_ssms_and_the_drafter_that_asks_them_go_together() -> None:
+    config = parse_config("""
+        ssms: [{path: 'embedded:smollm2-135m/ssm-0', replicas: 1}]
+        speculation: {drafters: [ssm, prompt_lookup], expansion: [3, 2, 1]}
+    """)
+    assert config.ssms[0].path == "embedded:smollm2-135m/ssm-0"
+    assert config.speculation.expansion == (3, 2, 1)
+    (found,) = problems("ssms: [{path: somewhere}]")
+    assert found.startswith("speculation: there are ssms")
+    (found,) = problems("speculation: {drafters: [ssm]}")
+    assert found.startswith("speculation: 'ssm' is among the drafters")
+
+
+@pytest.mark.parametrize("expansion", ["deepest", "[]", "[0]", "[2, 65]", "3"])
+def test_an_expansion_is_best_first_or_a_list_of_widths(expansion: str) -> None:
+    (found,) = problems(f"speculation: {{expansion: {expansion}}}")
+    assert found.startswith("speculation.expansion")
 
 
 def test_a_key_given_twice_is_refused() -> None:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from actors.llm.config import LLMConfig
+from actors.ssm.config import SSMConfig
 from cluster.config import Config
-from cluster.placement import plan_placement
+from cluster.placement import Place, plan_placement
 
 
 def split(stages: int, shards: int) -> Config:
     """A configuration that validation does not let through yet."""
     llm = LLMConfig.model_construct(pipeline_parallel=stages, tensor_parallel=shards)
-    return Config.model_construct(llm=llm)
+    return Config.model_construct(llm=llm, ssms=())
 
 
 def test_one_rank_fits_into_two_cores() -> None:
     placement = plan_placement(Config())
     assert placement.bundles == [{"CPU": 1}, {"CPU": 1}]
     assert placement.num_cpus == 2
-    assert placement.rank_bundle(0) == 1
+    assert placement.rank_places == [Place(1, {"CPU": 1})]
 
 
 def test_each_rank_has_a_bundle_stage_by_stage() -> None:
     placement = plan_placement(split(2, 3))
     assert len(placement.bundles) == 7
-    assert [placement.rank_bundle(rank) for rank in range(6)] == [1, 2, 3, 4, 5, 6]
+    assert [place.bundle for place in placement.rank_places] == [1, 2, 3, 4, 5, 6]
     assert placement.ranks[4].role == "LLM rank 4, stage 1, shard 1"
 
 
@@ -39,3 +40,12 @@ def test_the_description_has_a_line_for_each_bundle() -> None:
         "  bundle 0: request manager (CPU 1)",
         "  bundle 1: LLM rank 0, stage 0, shard 0 (CPU 1)",
     ]
+
+
+def test_a_draft_model_takes_part_of_a_cpu_behind_the_ranks() -> None:
+    config = Config.model_construct(llm=LLMConfig(), ssms=(SSMConfig(path="somewhere/ssm-0"),))
+    placement = plan_placement(config)
+    assert placement.bundles == [{"CPU": 1}, {"CPU": 1}, {"CPU": 0.25}]
+    assert placement.ssm_places == [Place(2, {"CPU": 0.25})]
+    assert placement.num_cpus == 3
+    assert "draft model somewhere/ssm-0 (CPU 0.25)" in placement.describe()

@@ -10,7 +10,7 @@ from actors.errors import ModelError
 from cluster import ray_api
 from cluster.config import Config
 from cluster.placement import plan_placement
-from cluster.supervisor import RankGroup
+from cluster.supervisor import ActorGroup
 
 
 class FakeProcess:
@@ -43,9 +43,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[FakeProcess]:
     return processes
 
 
-def group(outcome: object) -> RankGroup:
-    placement = plan_placement(Config())
-    return RankGroup([lambda: outcome], placement, None)  # type: ignore[arg-type,list-item,return-value]
+def group(outcome: object) -> ActorGroup:
+    places = plan_placement(Config()).rank_places
+    return ActorGroup("ranks", [lambda: outcome], places, None)  # type: ignore[arg-type,list-item,return-value]
 
 
 async def test_a_rank_starts_in_its_bundle(made: list[FakeProcess]) -> None:
