@@ -1,0 +1,87 @@
+"""Children and their scores: the LLM's logit steps, the LLM's noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from actors.logit_steps import kept_ids
+from actors.noise import NoiseSource
+from actors.sampling import SamplingParams
+from actors.ssm.candidates import CandidateRanker, DrawRules, Family, Parent
+
+VOCAB = 400
+CUT = torch.arange(0, VOCAB, 2)
+LOGITS = torch.randn(len(CUT), generator=torch.Generator().manual_seed(1)) * 3
+
+
+def children(
+    sampling: SamplingParams, count: int = 5, position: int = 9, rules: DrawRules | None = None
+) -> Family:
+    ranker = CandidateRanker(CUT, NoiseSource(VOCAB))
+    parent = Parent(rules or DrawRules(sampling), position, count)
+    return ranker.children([parent], LOGITS.clone()[None])[0]
+
+
+def whole(logits: torch.Tensor = LOGITS) -> np.ndarray:
+    """The same logits over the LLM's vocabulary; what is not in the cut cannot be drawn."""
+    everywhere = np.full(VOCAB, -np.inf, np.float32)
+    everywhere[CUT.numpy()] = logits.numpy()
+    return everywhere
+
+
+def test_greedy_children_are_the_best_by_probability() -> None:
+    found = children(SamplingParams(temperature=0.0))
+    probabilities, places = LOGITS.softmax(-1).topk(5)
+    assert [token for token, _ in found] == CUT[places].tolist()
+    assert [score for _, score in found] == pytest.approx(probabilities.tolist())
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingParams(temperature=1.0, seed=5),
+        SamplingParams(temperature=0.6, seed=6),
+        SamplingParams(temperature=1.3, top_k=7, seed=7),
+        SamplingParams(temperature=1.0, top_p=0.8, seed=8),
+        SamplingParams(temperature=1.0, min_p=0.05, seed=9),
+        SamplingParams(temperature=0.9, top_k=30, top_p=0.9, min_p=0.01, seed=10),
+    ],
+)
+def test_the_first_child_is_what_an_llm_with_these_logits_draws(sampling: SamplingParams) -> None:
+    for position in range(20):
+        kept = kept_ids(whole(), sampling)
+        noise = NoiseSource(VOCAB).get(sampling.seed, position)[kept]
+        perturbed = whole()[kept] + np.float32(sampling.temperature) * noise
+        order = np.argsort(-perturbed)[:5]
+        found = children(sampling, position=position)
+        assert [token for token, _ in found] == kept[order].tolist()
+        weights = np.exp(perturbed - perturbed.max())
+        assert [score for _, score in found] == pytest.approx((weights / weights.sum())[order])
+
+
+def test_what_the_steps_cut_off_is_no_child() -> None:
+    assert len(children(SamplingParams(temperature=1.0, top_k=3, seed=1))) == 3
+    assert len(children(SamplingParams(temperature=1.0, top_k=1, seed=1))) == 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_is_banned_early_is_no_child_until_then(temperature: float) -> None:
+    sampling = SamplingParams(temperature=temperature, min_tokens=4, seed=3)
+    best = children(sampling, count=2)[0][0]
+    rules = DrawRules(sampling, prompt_len=10, banned_early=(best, 1))
+    assert best not in [token for token, _ in children(sampling, 8, 13, rules)]
+    free = children(sampling, 8, 14, rules)
+    assert free == children(sampling, 8, 14)
+
+
+def test_parents_side_by_side_get_what_each_would_alone() -> None:
+    rules = [DrawRules(SamplingParams(temperature=t, seed=s)) for t, s in [(0, 1), (1, 2), (1, 3)]]
+    parents = [Parent(rule, 5, count) for rule, count in zip(rules, [3, 5, 1], strict=True)]
+    ranker = CandidateRanker(CUT, NoiseSource(VOCAB))
+    logits = torch.stack([LOGITS, LOGITS.flip(0), LOGITS * 0.5])
+    together = ranker.children(parents, logits.clone())
+    alone = [ranker.children([parents[i]], logits[i : i + 1].clone())[0] for i in range(3)]
+    assert together == alone
+    assert [len(family) for family in together] == [3, 5, 1]

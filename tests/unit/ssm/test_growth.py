@@ -1,0 +1,90 @@
+"""Trees grow to what a search over all nodes would choose."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from actors.ssm.growth import BestFirst, Growth, Policy, Static
+from actors.tree import CONTEXT
+
+BRANCHING = 4
+
+
+def family(path: tuple[int, ...], count: int) -> list[tuple[int, float]]:
+    """The children of a path: a fixed distribution for each."""
+    weights = [random.Random(f"{path}{token}").random() ** 3 for token in range(BRANCHING)]
+    ranked = sorted(range(BRANCHING), key=lambda token: -weights[token])
+    return [(token, weights[token] / sum(weights)) for token in ranked[:count]]
+
+
+def grow(policy: Policy, max_nodes: int, max_depth: int) -> tuple[Growth, int]:
+    """A grown tree, and how many nodes were expanded for it."""
+    growth, paths, expanded = Growth(policy, max_nodes, max_depth), {CONTEXT: ()}, 0
+    while growth.frontier:
+        families = [family(paths[node], growth.num_children) for node in growth.frontier]
+        expanded += len(families)
+        first = len(growth.token_ids)
+        growth.add(families)
+        for node in range(first, len(growth.token_ids)):
+            paths[node] = (*paths[growth.parents[node]], growth.token_ids[node])
+    return growth, expanded
+
+
+def path_score(path: tuple[int, ...]) -> float:
+    score = 1.0
+    for depth, token in enumerate(path):
+        score *= dict(family(path[:depth], BRANCHING))[token]
+    return score
+
+
+@pytest.mark.parametrize("max_nodes", [1, 5, 16, 40])
+@pytest.mark.parametrize("max_depth", [1, 3, 5])
+def test_best_first_keeps_the_best_paths_of_all(max_nodes: int, max_depth: int) -> None:
+    every = [
+        path
+        for depth in range(1, max_depth + 1)
+        for path in itertools.product(range(BRANCHING), repeat=depth)
+    ]
+    best = sorted(every, key=path_score, reverse=True)[:max_nodes]
+    growth, expanded = grow(BestFirst(BRANCHING), max_nodes, max_depth)
+    tree, scores = growth.result()
+    assert {tree.path_tokens(node) for node in range(len(tree))} == set(best)
+    assert len(scores) == len(tree)
+    assert expanded < 1 + max_nodes * max_depth
+
+
+def test_scores_are_those_of_the_nodes() -> None:
+    tree, scores = grow(BestFirst(BRANCHING), 9, 4)[0].result()
+    for node, score in enumerate(scores):
+        path = tree.path_tokens(node)
+        assert score == dict(family(path[:-1], BRANCHING))[path[-1]]
+
+
+def test_static_widths_give_their_product() -> None:
+    tree, _ = grow(Static((3, 2, 1)), 64, 10)[0].result()
+    assert [tree.depths.count(depth) for depth in range(4)] == [3, 6, 6, 0]
+
+
+def test_static_trees_obey_the_limits() -> None:
+    assert len(grow(Static((3, 2, 1)), 7, 10)[0].result()[0]) == 7
+    assert max(grow(Static((3, 2, 1)), 64, 2)[0].result()[0].depths) == 1
+
+
+def test_a_node_without_children_ends_its_path() -> None:
+    growth = Growth(BestFirst(), 8, 4)
+    growth.add([[(5, 0.9), (6, 0.1)]])
+    growth.add([[], [(7, 0.5)]])
+    assert growth.frontier == [2]
+    growth.add([[]])
+    assert growth.frontier == []
+    assert growth.result()[0].token_ids == (5, 6, 7)
+
+
+def test_nothing_to_draft_is_an_empty_tree() -> None:
+    growth = Growth(BestFirst(), 8, 4)
+    growth.add([[]])
+    assert growth.frontier == []
+    assert len(growth.result()[0]) == 0
