@@ -20,6 +20,9 @@ from actors.llm.kv_cache import KVShape
 from actors.llm.native.kernels import Kernels
 from actors.llm.tree_attention import attend, stable_products
 
+Rotary = Any
+"""A rotary embedding of transformers, which is not typed."""
+
 
 @dataclass(frozen=True)
 class LayerRules:
@@ -78,7 +81,7 @@ class TorchRowOps:
 
     def __init__(
         self,
-        rotary: Any,
+        rotary: Rotary,
         dtype: torch.dtype,
         device: torch.device,
         num_heads: int,
@@ -138,7 +141,7 @@ class NativeRowOps:
         kernels: made for the model's type and shapes.
     """
 
-    def __init__(self, rotary: Any, kernels: Kernels) -> None:
+    def __init__(self, rotary: Rotary, kernels: Kernels) -> None:
         self._rotary = rotary
         self._probe = torch.empty(0, dtype=torch.float32)
         self._kernels = kernels

@@ -41,10 +41,6 @@ class Composer:
         self._next_step = 0
         self._commits: list[KVCommit] = []
 
-    @property
-    def has_commits(self) -> bool:
-        return bool(self._commits)
-
     def new_epoch(self) -> None:
         """The ranks forget everything; so does this."""
         self.epoch += 1

@@ -90,13 +90,13 @@ class Engine:
         self._healthy = asyncio.Event()
         self._healthy.set()
         self._tasks: list[asyncio.Task[None]] = []
-        self._stopped: TreeServeError | None = UnavailableError("the engine was not started")
+        self._refusal: str | None = "the engine was not started"
 
     # ------------------------------------------------------------ the face
 
     async def start(self) -> None:
         """Begin to take steps."""
-        self._stopped = None
+        self._refusal = None
         self._tasks = [
             asyncio.create_task(self._run_group(group), name=f"group-{group}")
             for group in range(len(self._work))
@@ -104,12 +104,17 @@ class Engine:
 
     async def stop(self) -> None:
         """End every request with an error, and the loop."""
-        self._stopped = UnavailableError("the server is shutting down")
+        self._refusal = "the server is shutting down"
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for request in list(self._scheduler.requests()):
-            self._fail(request, self._stopped)
+            self._fail(request, UnavailableError(self._refusal))
+
+    def require_running(self) -> None:
+        """Raise UnavailableError if the loop has ended by a fault of ours: nobody would notice."""
+        if any(task.done() for task in self._tasks):
+            raise UnavailableError("the engine's loop has ended")
 
     async def generate(self, asked: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         """Generate one output; closing the iterator cancels it.
@@ -141,14 +146,14 @@ class Engine:
         while True:
             await self._healthy.wait()
             epoch = self._composer.epoch
-            turns = self._scheduler.plan(group)
-            self._update_gauges()
-            if not turns and not self._scheduler.has_releases:
-                await self._work[group].wait()
-                self._work[group].clear()
-                continue
             try:
-                await self._take_step(group, turns)
+                turns = self._scheduler.plan(group)
+                self._update_gauges()
+                if turns or self._scheduler.has_releases:
+                    await self._take_step(group, turns)
+                else:
+                    await self._work[group].wait()
+                    self._work[group].clear()
             except PeerError as error:
                 await self._recover(epoch, error)
             except Exception as error:  # a supervised loop: one fault of ours must not end it
@@ -229,8 +234,8 @@ class Engine:
     # ------------------------------------------------------------ requests come and go
 
     def _submit(self, asked: GenerationRequest) -> Request:
-        if self._stopped is not None:
-            raise self._stopped
+        if self._refusal is not None:
+            raise UnavailableError(self._refusal)
         check_request(asked, self.description, self._speculation)
         rules = OutputRules(
             asked.stop,
@@ -322,15 +327,25 @@ class Engine:
         ):
             try:
                 await self._llm.restore()
+                self._adopt(await self._llm.describe())
             except Exception as error:  # supervised: whatever it is, the next try may work
                 logger.exception("the LLM could not be restored")
-                self._stopped = UnavailableError(f"the LLM is lost: {error}")
+                self._refusal = f"the LLM is lost: {error}"
                 for request in list(self._scheduler.requests()):
-                    self._fail(request, self._stopped)
+                    self._fail(request, UnavailableError(self._refusal))
                 await asyncio.sleep(backoff_s)
             else:
-                self._stopped = None
+                self._refusal = None
                 return
+
+    def _adopt(self, description: LLMDescription) -> None:
+        """Go on with ranks that may have found room for another number of KV blocks than before."""
+        self.description = description
+        self._ledger.reset(description.num_kv_blocks)
+        for request in list(self._scheduler.requests()):
+            if not self._scheduler.could_hold(request):
+                lost = "after a restart the KV cache is too small for this request"
+                self._fail(request, UnavailableError(lost))
 
     # ------------------------------------------------------------ small things
 

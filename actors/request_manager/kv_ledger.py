@@ -37,6 +37,11 @@ class KVLedger:
         self._accounts: dict[int, KVAccount] = {}
 
     @property
+    def num_tokens(self) -> int:
+        """Tokens that all blocks together hold."""
+        return self.num_blocks * self.block_tokens
+
+    @property
     def num_used(self) -> int:
         return self.num_blocks - len(self._free)
 
@@ -80,8 +85,13 @@ class KVLedger:
         """End the account; its blocks are free."""
         self._free.extend(reversed(self._accounts.pop(request_id).blocks))
 
-    def reset(self) -> None:
-        """Forget everything, as the ranks do at a new epoch."""
+    def reset(self, num_blocks: int | None = None) -> None:
+        """Forget everything, as the ranks do at a new epoch.
+
+        Args:
+            num_blocks: blocks that there are from now on; None for as many as before.
+        """
+        self.num_blocks = self.num_blocks if num_blocks is None else num_blocks
         self._accounts.clear()
         self._free = list(range(self.num_blocks - 1, -1, -1))
 

@@ -112,6 +112,12 @@ class Request:
         return self.prompt_len + self.rules.max_tokens
 
     @property
+    def wants_logprobs(self) -> bool:
+        """True if the ranks were asked for log-probabilities at all."""
+        asked = self.asked
+        return asked.num_logprobs is not None or asked.prompt_logprobs is not None
+
+    @property
     def wants_prompt_logprobs(self) -> bool:
         """True until the prompt's log-probabilities have been delivered."""
         return not self._prompt_is_scored

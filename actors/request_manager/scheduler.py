@@ -93,17 +93,20 @@ class Scheduler:
             InputError: it could not run even alone.
             OverloadedError: the queue is full.
         """
-        capacity = self._ledger.num_blocks * self._ledger.block_tokens
-        if request.max_total_tokens > capacity:
+        if not self.could_hold(request):
             raise InputError(
                 f"prompt and max_tokens together are {request.max_total_tokens} tokens; "
-                f"the KV cache holds {capacity}",
+                f"the KV cache holds {self._ledger.num_tokens}",
                 "max_tokens",
             )
         idle_places = max(0, self._config.max_running_requests - self.num_running)
         if len(self._waiting) >= self._config.max_queued_requests + idle_places:
             raise OverloadedError("too many requests are waiting")
         self._waiting.append(request)
+
+    def could_hold(self, request: Request) -> bool:
+        """True if the longest output that a request can have fits the KV cache, alone in it."""
+        return request.max_total_tokens <= self._ledger.num_tokens
 
     def plan(self, group: int) -> list[Turn]:
         """Who takes part in the group's next step; decodes first. Admits waiting requests.

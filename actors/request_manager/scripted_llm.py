@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from actors.errors import PeerUnavailable, ProtocolError, StaleEpoch
 from actors.messages import (
@@ -47,6 +47,7 @@ class ScriptedLLM:
         messages: every step message so far.
         fail_at: calls of `step` (from 0, over all epochs) at which the ranks die.
         hold: if set, every step waits for this event.
+        blocks_after_restore: blocks that the ranks come back with; None for as many as before.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class ScriptedLLM:
         self.messages: list[StepMessage] = []
         self.fail_at: set[int] = set()
         self.hold: asyncio.Event | None = None
+        self.blocks_after_restore: int | None = None
         self.num_restores = 0
         self._num_calls = 0
         self._dead = False
@@ -105,6 +107,8 @@ class ScriptedLLM:
     async def restore(self) -> None:
         self.num_restores += 1
         self._dead = False
+        if self.blocks_after_restore is not None:
+            self._description = replace(self._description, num_kv_blocks=self.blocks_after_restore)
 
     @property
     def held(self) -> dict[int, int]:
@@ -168,6 +172,8 @@ class ScriptedLLM:
         for other in self._held.values():
             if set(row.new_blocks) & set(other.blocks):
                 raise ProtocolError("a block is granted twice")
+        if not all(block < self._description.num_kv_blocks for block in row.new_blocks):
+            raise ProtocolError("a block is granted that is not there")
         held.blocks.extend(row.new_blocks)
         prefix = [self._slots[self._slot(held, place)] for place in range(row.start)]
         for node, token in enumerate(row.tree.token_ids):

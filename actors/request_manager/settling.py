@@ -25,7 +25,8 @@ def results_by_request(rows: Sequence[StepRow], reply: StepReply) -> dict[int, R
     """The reply's results by request id.
 
     Raises:
-        ProtocolError: if a row with outputs has no result of its size.
+        ProtocolError: if a row with outputs has no result of its size. Found out before anything
+            is committed: what is committed but not emitted would be lost to the reader.
     """
     results = {result.request_id: result for result in reply.results}
     for row in rows:
@@ -33,6 +34,8 @@ def results_by_request(rows: Sequence[StepRow], reply: StepReply) -> dict[int, R
             result = results.get(row.row.request_id)
             if result is None or len(result.drawn_ids) != row.row.num_outputs:
                 raise ProtocolError(f"no result for the row of request {row.row.request_id}")
+            if row.turn.request.wants_logprobs and len(result.logprobs) != row.row.num_outputs:
+                raise ProtocolError(f"no log-probabilities for request {row.row.request_id}")
     return results
 
 
@@ -97,14 +100,14 @@ class Settler:
             row.turn.request.stats.record(len(row.drafts), num_accepted, tally.forward_s)
         if len(row.drafts):
             tally.accepted_depths.append(num_accepted)
-        accepted = set(verified.accepted)
+        accepted, committed = set(verified.accepted), set(verified.accepted[:num_accepted])
         drafts = row.drafts
         for node, parent in enumerate(drafts.tree.parents):
             is_accepted = node + 1 in accepted  # in the row's tree the root comes first
             was_tried = parent == CONTEXT or parent + 1 in accepted
             for drafter, _, score in drafts.proposals[node]:
                 tally.drafted[drafter] += 1
-                tally.accepted[drafter] += is_accepted
+                tally.accepted[drafter] += node + 1 in committed
                 if was_tried:
                     depth = drafts.tree.depths[node]
                     self._acceptance.observe(drafter, depth, score, is_accepted)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from actors.errors import InputError, OverloadedError, UnavailableError
+from actors.messages import StepMessage, StepReply
 from actors.request_manager.config import SchedulerConfig
 from actors.request_manager.generation import FinishReason, GenerationEvent, SpeculationOptions
 from actors.request_manager.ports import Drafter
+from actors.request_manager.scheduler import Scheduler, Turn
 from actors.sampling import SamplingParams
 from tests.unit.request_manager.house import (
     BrokenDrafter,
@@ -219,6 +222,87 @@ async def test_a_full_queue_refuses_and_loses_nothing() -> None:
         )
     assert sum(isinstance(answer, OverloadedError) for answer in answers) == 3
     assert sum(isinstance(answer, GenerationEvent) for answer in answers) == 5
+
+
+async def test_ranks_that_come_back_with_fewer_blocks_are_not_overfilled() -> None:
+    house = House((OracleDrafter(),), num_blocks=40)
+    house.llm.fail_at = {3}
+    house.llm.blocks_after_restore = 12
+    async with house as engine:
+        asked = [ask([seed, 1, 2], 30, str(seed)) for seed in range(4)]
+        large = asyncio.create_task(collect(engine, ask([1, 2, 3], 80, "large")))
+        answers = await asyncio.gather(*(collect(engine, request) for request in asked))
+        with pytest.raises(UnavailableError, match="too small"):
+            await large
+        with pytest.raises(InputError, match="holds 48"):
+            await collect(engine, ask([1], 48, "later"))
+    for seed, answer in enumerate(answers):
+        assert answer.token_ids == expected([seed, 1, 2], 30)
+
+
+async def test_a_reply_without_the_wanted_logprobs_loses_no_token() -> None:
+    """The epoch is lost before anything of the bad reply is committed."""
+    house = House()
+    step, bad = house.llm.step, {2}
+
+    async def forgetful(message: StepMessage) -> StepReply:
+        reply = await step(message)
+        if message.epoch == 0 and message.step_id in bad:
+            results = tuple(replace(result, logprobs=(), top=()) for result in reply.results)
+            return replace(reply, results=results)
+        return reply
+
+    house.llm.step = forgetful  # type: ignore[method-assign]
+    async with house as engine:
+        plain, scored = await asyncio.gather(
+            collect(engine, ask()), collect(engine, ask(name="b", num_logprobs=1))
+        )
+    assert house.llm.num_restores == 1
+    assert plain.token_ids == scored.token_ids == expected([1, 2, 3], 20)
+    assert len(scored.logprobs) == 20
+
+
+async def test_a_fault_while_planning_does_not_end_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House()
+    faults = iter([RuntimeError("a fault of ours")])
+    plan = Scheduler.plan
+
+    def faulty(self: Scheduler, group: int) -> list[Turn]:
+        for fault in faults:
+            raise fault
+        return plan(self, group)
+
+    monkeypatch.setattr(Scheduler, "plan", faulty)
+    async with house as engine:
+        assert (await collect(engine, ask())).token_ids == expected([1, 2, 3], 20)
+        engine.require_running()
+
+
+async def test_a_loop_that_has_ended_is_noticed() -> None:
+    house = House()
+    async with house as engine:
+        await collect(engine, ask())
+        engine.require_running()
+        (task,) = engine._tasks
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        with pytest.raises(UnavailableError, match="loop has ended"):
+            engine.require_running()
+
+
+async def test_refusals_do_not_pile_up_on_one_exception() -> None:
+    house = House()
+    async with house as engine:
+        await collect(engine, ask())
+        await engine.stop()
+        refusals = []
+        for _ in range(2):
+            with pytest.raises(UnavailableError) as refusal:
+                await collect(engine, ask())
+            refusals.append(refusal.value)
+    assert refusals[0] is not refusals[1]
 
 
 async def test_stopping_ends_readers_with_an_error() -> None:
