@@ -70,10 +70,10 @@ async def launch(config: Config) -> Launched:
         )
         resources.callback(group.remove)
         ranks = ActorGroup(
-            "the LLM's ranks", _rank_makers(config, folder, placement), placement.rank_places, group
+            "LLMRank", _rank_makers(config, folder, placement), placement.rank_places, group
         )
         ssms = [
-            ActorGroup(f"draft model {ssm.path}", [_ssm_maker(config, ssm, folder)], [place], group)
+            ActorGroup("DraftModel", [_ssm_maker(config, ssm, folder)], [place], group)
             for ssm, place in zip(config.ssms, placement.ssm_places, strict=True)
         ]
         for actors in (ranks, *ssms):

@@ -139,10 +139,18 @@ class PlacementGroup:
 
 
 class ActorProcess:
-    """A body in a process of its own, inside one bundle of a placement group."""
+    """A body in a process of its own, inside one bundle of a placement group.
+
+    Args:
+        name: process lists show it.
+        make_body: makes the body, in its own process.
+        group, bundle: where it goes.
+        resources: what it takes of the bundle.
+    """
 
     def __init__(
         self,
+        name: str,
         make_body: Callable[[], ActorBody],
         group: PlacementGroup,
         bundle: int,
@@ -159,7 +167,8 @@ class ActorProcess:
                 group.handle, placement_group_bundle_index=bundle
             ),
         )
-        self._actor = actor(ActorHost).remote(make_body)
+        # Ray names a process after its actor's class.
+        self._actor = actor(type(name, (ActorHost,), {})).remote(make_body)
 
     async def start(self) -> str:
         """Make the body and start it; returns its address.
@@ -178,7 +187,7 @@ class ActorProcess:
 
 
 class ActorHost:
-    """What runs in an actor's process; process lists show it by this name.
+    """What runs in an actor's process.
 
     The body is made in a method, not in the constructor: Ray keeps the type of an exception only
     from methods.

@@ -24,7 +24,7 @@ class ActorGroup:
     """Processes that are started and replaced together.
 
     Args:
-        name: what they are, in words.
+        name: what they are; process lists show it.
         makers: for each process, what makes its body; run in the process itself.
         places: where they go.
         group: the reservation that `places` point into.
@@ -50,7 +50,7 @@ class ActorGroup:
             TreeServeError: one cannot start; none is left running.
         """
         self._processes = [
-            ray_api.ActorProcess(make, self._group, place.bundle, place.resources)
+            ray_api.ActorProcess(self._name, make, self._group, place.bundle, place.resources)
             for make, place in zip(self._makers, self._places, strict=True)
         ]
         try:
@@ -61,7 +61,7 @@ class ActorGroup:
 
     async def restart(self) -> list[str]:
         """Replace every process, dead or alive; returns the new addresses. Raises as `start`."""
-        logger.warning("starting again: %s", self._name)
+        logger.warning("%s: starting again", self._name)
         self.kill()
         return await self.start()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+import yaml
 
 CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "configs" / "smollm2-float32.yaml"
 PATIENCE_S = 120.0
@@ -45,7 +46,11 @@ class Server:
 
     def rank_pids(self) -> list[int]:
         """Process ids of the LLM's ranks."""
-        return _descendants("ActorHost")
+        return _descendants("LLMRank")
+
+    def ssm_pids(self) -> list[int]:
+        """Process ids of the draft models."""
+        return _descendants("DraftModel")
 
     def manager_pids(self) -> list[int]:
         """Process ids of the request managers."""
@@ -66,15 +71,35 @@ def _descendants(title: str) -> list[int]:
 
 
 @pytest.fixture(scope="session")
-def server(smollm2_path: Path) -> Iterator[Server]:
-    """The embedded model in float32, served on a port of its own."""
+def draft_path(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A draft model for the embedded model that has learnt nothing."""
+    import torch
+
+    from actors.ssm.folder import identify_llm, load_matrices, save_draft
+    from actors.ssm.model import DraftModel, DraftShape
+
+    folder = tmp_path_factory.mktemp("drafts") / "untuned"
+    shape = DraftShape(width=64, num_layers=1, ff_width=64)
+    model = DraftModel(shape, torch.arange(1000), load_matrices(smollm2_path))
+    save_draft(folder, model, identify_llm(smollm2_path), 0, "Not tuned; for tests.")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def server(smollm2_path: Path, draft_path: Path) -> Iterator[Server]:
+    """The embedded model in float32, served on a port of its own; the draft model is always asked,
+    and almost always wrong."""
     from cluster import ray_api
-    from cluster.config import load_config, with_address
+    from cluster.config import parse_config
     from cluster.placement import plan_placement
     from deploy.environment import prepare_environment
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    config = with_address(load_config(CONFIG), None, free_port())
+    content = yaml.safe_load(CONFIG.read_text())
+    content["api"] = {"port": free_port()}
+    content["ssms"] = [{"path": str(draft_path), "max_nodes": 3}]
+    content["speculation"] |= {"drafters": ["ssm", "prompt_lookup"], "budget": "fixed"}
+    config = parse_config(yaml.safe_dump(content))
     prepare_environment()
     ray_api.prepare_environment()
     try:

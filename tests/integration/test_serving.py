@@ -142,6 +142,30 @@ def test_a_killed_llm_does_not_change_a_stream(server: Server) -> None:
     killed_in_mid_stream(server, server.rank_pids)
 
 
+def test_a_killed_draft_model_changes_nothing_and_comes_back(server: Server) -> None:
+    fields = {"max_tokens": 40, "ignore_eos": True, "temperature": 0.8, "seed": 5}
+    drafted = 'treeserve_draft_tokens_total{drafter="ssm"'
+    before = metric(server, drafted)
+    undisturbed = streamed_text(server, **fields)
+    assert metric(server, drafted) > before
+    (victim,) = server.ssm_pids()
+
+    def kill(chunk: int) -> None:
+        if chunk == 5:
+            os.kill(victim, signal.SIGKILL)
+
+    assert streamed_text(server, kill, **fields) == undisturbed
+    after = metric(server, drafted)
+
+    def drafts_again() -> bool:
+        assert streamed_text(server, **fields) == undisturbed
+        return metric(server, drafted) > after
+
+    wait_until(drafts_again)
+    (successor,) = server.ssm_pids()
+    assert successor != victim
+
+
 def test_a_killed_manager_does_not_change_a_stream(server: Server) -> None:
     killed_in_mid_stream(server, server.manager_pids)
 

@@ -19,9 +19,10 @@ class FakeProcess:
     made: list[FakeProcess]
 
     def __init__(
-        self, make: object, group: object, bundle: int, resources: Mapping[str, float]
+        self, name: str, make: object, group: object, bundle: int, resources: Mapping[str, float]
     ) -> None:
-        self.make, self.bundle, self.resources = make, bundle, resources
+        self.name, self.make = name, make
+        self.bundle, self.resources = bundle, resources
         self.alive = True
         self.made.append(self)
 
@@ -51,6 +52,7 @@ def group(outcome: object) -> ActorGroup:
 async def test_a_rank_starts_in_its_bundle(made: list[FakeProcess]) -> None:
     assert await group("host").start() == ["host:1"]
     assert (made[0].bundle, made[0].resources) == (1, {"CPU": 1})
+    assert made[0].name == "ranks"
 
 
 async def test_a_restart_replaces_the_rank_in_the_same_bundle(made: list[FakeProcess]) -> None:
