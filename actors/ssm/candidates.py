@@ -85,8 +85,7 @@ class CandidateRanker:
         for parent, row in zip(parents, logits.numpy(), strict=True):
             self._perturb(parent, row, noise)
         count = min(max(parent.num_children for parent in parents), logits.shape[1])
-        best, places = torch.topk(logits, count)
-        scores = torch.exp(best - logits.logsumexp(-1, keepdim=True)).clamp_(max=1.0)
+        scores, places = torch.topk(logits.softmax(-1), count)
         token_ids = self._cut_ids[places.numpy()]
         return [
             [(token, score) for token, score in zip(ids, values, strict=True) if score > 0.0][

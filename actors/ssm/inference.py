@@ -8,12 +8,13 @@ products have the type asked for. Rows are those of `actors.ssm.lanes`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from actors.linear import Linear
 from actors.ssm.lanes import Lanes, Span
@@ -48,8 +49,9 @@ class FusedDraft:
         with torch.inference_mode():
             self._table = model.project_in(model.embeddings).to(dtype)  # [vocab, width]
             self._layers = [_fuse(cast("Block", block), dtype) for block in model.layers]
-            head = model.head() * model.norm.weight
+            head = model.head() * _norm_factor(model.norm)
             self._head = Linear(head.to(dtype), model.bias.to(dtype))
+        self._least_length = torch.tensor(math.sqrt(NORM_EPS * self.shape.width))
         self._rotary = self._rotary_up_to(1024)
 
     def new_cache(self, capacity: int) -> Tensor:
@@ -84,20 +86,22 @@ class FusedDraft:
             qkv: [rows, 3 * width]
             keys_values: [2, lanes, heads, columns, 64] of this layer.
         """
-        heads = qkv.view(-1, 3 * self.shape.num_heads, HEAD_DIM)
-        split = 2 * self.shape.num_heads
-        turned = torch.cat([rotate(heads[:, :split], rotary), heads[:, split:]], 1)
-        placed = span.pad(turned).transpose(1, 2)  # [lanes, 3 * heads, width, 64]
-        queries, keys, values = placed.chunk(3, 1)
+        num_heads = self.shape.num_heads
+        heads = qkv.view(-1, 3 * num_heads, HEAD_DIM)
+        # [lanes, heads, width, 64]
+        turned = span.pad(rotate(heads[:, : 2 * num_heads], rotary)).transpose(1, 2)
+        queries, keys = turned.chunk(2, 1)
         keys_values[0, :, :, span.start : span.stop] = keys
+        values = span.pad(heads[:, 2 * num_heads :]).transpose(1, 2)
         keys_values[1, :, :, span.start : span.stop] = values
         scores = torch.matmul(queries, keys_values[0].transpose(-1, -2)).add_(span.mask)
         mixed = torch.matmul(scores.softmax(-1), keys_values[1])
         return span.flatten(mixed.transpose(1, 2).flatten(2))
 
     def _norm(self, rows: Tensor) -> Tensor:
-        """RMS norm without weights: they are folded into the product that follows."""
-        return F.rms_norm(rows, rows.shape[-1:], eps=NORM_EPS).to(self.dtype)
+        """RMS norm but for what `_norm_factor` has folded into the product that follows."""
+        lengths = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+        return rows.div(lengths.hypot_(self._least_length)).to(self.dtype)
 
     def _rotary_at(self, positions: Tensor) -> Tensor:
         """[2, rows, 1, 64]"""
@@ -110,13 +114,18 @@ class FusedDraft:
         return rotary_table(torch.arange(end)).to(self.dtype)
 
 
+def _norm_factor(norm: nn.RMSNorm) -> Tensor:
+    """[width]: what a norm multiplies rows of length 1 by."""
+    return norm.weight * math.sqrt(len(norm.weight))
+
+
 def _fuse(block: Block, dtype: torch.dtype) -> _Layer:
-    qkv = block.qkv.weight * block.attention_norm.weight
+    qkv = block.qkv.weight * _norm_factor(block.attention_norm)
     scale = torch.ones(len(qkv), 1)
     scale[: len(qkv) // 3] = HEAD_DIM**-0.5  # the queries'; a power of two, so nothing is rounded
     return _Layer(
         Linear((qkv * scale).to(dtype)),
         Linear(block.attention_out.weight.to(dtype)),
-        Linear((block.gate_up.weight * block.mlp_norm.weight).to(dtype)),
+        Linear((block.gate_up.weight * _norm_factor(block.mlp_norm)).to(dtype)),
         Linear(block.down.weight.to(dtype)),
     )

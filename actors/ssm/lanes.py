@@ -19,8 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_SPARE_COLUMNS = 64
-"""Columns to keep for spans at first; more are added when they are full."""
+_COLUMN_STEP = 64
+"""Lanes have a multiple of this many columns: every new shape costs the CPU's kernels, which are
+made for it, ten times the product itself."""
 
 _HIDDEN = -1e4
 """Added to the attention score of what a row does not see; its exponential is 0 in every type."""
@@ -55,7 +56,7 @@ class Span:
         """[rows, ...] to [lanes, width, ...]."""
         if self.padded is not None:
             rows = rows.index_select(0, self.padded)
-        return rows.view(len(self.counts), self.width, *rows.shape[1:])
+        return rows.unflatten(0, (len(self.counts), self.width))
 
     def flatten(self, places: Tensor) -> Tensor:
         """[lanes, width, ...] to [rows, ...]."""
@@ -83,7 +84,7 @@ class Lanes:
         self._used = max(lengths)
         self._window = window
         self._roots = torch.tensor(next_positions) - 1
-        dtype, num_columns = contexts[0].dtype, self._used + _SPARE_COLUMNS
+        dtype, num_columns = contexts[0].dtype, _rounded_up(self._used + _COLUMN_STEP)
         # Zeros, not nothing: an unseen column weighs 0, and 0 times NaN is NaN.
         self.keys_values = torch.zeros(
             num_layers, 2, len(contexts), num_heads, num_columns, head_dim, dtype=dtype
@@ -130,7 +131,7 @@ class Lanes:
         """Add columns if the next `width` ones are not there."""
         missing = self._used + width - self._column_positions.shape[1]
         if missing > 0:
-            more = missing + _SPARE_COLUMNS
+            more = _rounded_up(missing)
             self.keys_values = F.pad(self.keys_values, (0, 0, 0, more))
             self._visible = F.pad(self._visible, (0, more))
             self._column_positions = F.pad(self._column_positions, (0, more))
@@ -155,6 +156,10 @@ class Lanes:
         rows = positions.reshape(-1)
         rows = rows if flat is None else rows.index_select(0, flat)
         return Span(start, self._used, tuple(counts), rows, padded, flat, mask)
+
+
+def _rounded_up(num_columns: int) -> int:
+    return -(-num_columns // _COLUMN_STEP) * _COLUMN_STEP
 
 
 def _places(counts: Sequence[int], width: int) -> tuple[Tensor, Tensor]:

@@ -28,6 +28,7 @@ from actors.ssm.expansion import Sprout, catch_up, expand
 from actors.ssm.folder import DraftConfig, load_draft
 from actors.ssm.growth import BestFirst, Growth, Policy, Static
 from actors.ssm.inference import FusedDraft
+from actors.ssm.lanes import Lanes
 from actors.ssm.model import DraftModel
 from actors.ssm.sessions import Session, SessionStore
 
@@ -77,6 +78,7 @@ class Speculator:
         self._model = FusedDraft(model, options.dtype)
         self._ssm = options.ssm
         self._policy = policy_of(options.expansion)
+        _warm_up(self._model, options.ssm.max_nodes)
         self.noise = NoiseSource(self._model.vocab_size)
         self._ranker = CandidateRanker(self._model.cut_ids, self.noise)
         self._store = SessionStore(
@@ -143,6 +145,15 @@ class Speculator:
         max_nodes = min(asked.max_nodes, self._ssm.max_nodes)
         max_depth = min(asked.max_depth, self._ssm.max_depth)
         return Sprout(session, rules, Growth(self._policy, max_nodes, max_depth))
+
+
+def _warm_up(model: FusedDraft, max_rows: int) -> None:
+    """Run every usual number of rows once: the CPU's kernels are made at first use."""
+    with torch.inference_mode():
+        for num_rows in range(1, max_rows + 1):
+            lanes = Lanes([model.new_cache(0)], [0], model.shape.window)
+            rows = torch.zeros(num_rows, dtype=torch.int64)
+            model.logits(model.forward(rows, lanes, lanes.tail([num_rows])))
 
 
 def policy_of(expansion: str | tuple[int, ...]) -> Policy:
