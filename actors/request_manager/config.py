@@ -16,7 +16,7 @@ class SpeculationConfig(BaseModel):
     Attributes:
         drafters: names of the drafters to ask; empty turns speculation off.
         verification: the rule by which the LLM accepts drafts.
-        max_tree_nodes: draft nodes per request and step at most.
+        max_tree_nodes: draft nodes per request and step at most; a rank takes no larger tree.
         max_depth: draft tokens on one path at most.
         budget: `adaptive` sizes trees by measured step times and acceptance, down to none;
             `fixed` always verifies what the drafters bring, up to `max_tree_nodes`.
@@ -27,7 +27,7 @@ class SpeculationConfig(BaseModel):
 
     drafters: tuple[str, ...] = ("prompt_lookup",)
     verification: str = "coupled"
-    max_tree_nodes: Annotated[int, Field(ge=0, le=1024)] = 32
+    max_tree_nodes: Annotated[int, Field(ge=0, le=1023)] = 32
     max_depth: Annotated[int, Field(ge=1, le=64)] = 12
     budget: Literal["adaptive", "fixed"] = "adaptive"
     draft_deadline_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 50.0
