@@ -155,4 +155,5 @@ def test_description(house):
     description = house.rank.describe()
     assert (description.num_kv_blocks, description.kv_block_tokens) == (NUM_BLOCKS, BLOCK_TOKENS)
     assert (description.vocab_size, description.max_context_tokens) == (61, 256)
+    assert description.max_request_tokens == NUM_BLOCKS * BLOCK_TOKENS < 256
     assert (description.dtype, description.device) == ("float64", "cpu")
