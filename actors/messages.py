@@ -11,7 +11,7 @@ of a hidden state.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree
@@ -142,4 +142,10 @@ class LLMDescription:
     """`fused` or `stock`."""
     batch_invariant: bool
     """True if a row's logits are bit for bit independent of what else is in the step; probed."""
-    max_nodes_per_row: int = field(default=1024)
+    max_nodes_per_row: int = 1024
+    """Of a row whose tree branches; chains may be longer."""
+
+    @property
+    def max_request_tokens(self) -> int:
+        """Prompt and output of one request at most: the model's context, or the whole KV cache."""
+        return min(self.max_context_tokens, self.num_kv_blocks * self.kv_block_tokens)

@@ -202,6 +202,7 @@ def _add_status_routes(app: FastAPI, backend: Backend, readiness: Readiness, cre
         "created": created,
         "owned_by": "treeserve",
         "max_model_len": described.max_context_tokens,
+        "batch_invariant": described.batch_invariant,
         **({} if described.note is None else {"note": described.note}),
     }
 

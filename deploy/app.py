@@ -62,12 +62,13 @@ class RequestManager:
         description, config = self._launched.description, self._config
         return BackendDescription(
             model_name=config.model.name,
-            max_context_tokens=description.max_context_tokens,
+            max_context_tokens=description.max_request_tokens,
             vocab_size=description.vocab_size,
             weights_hash=description.weights_hash,
             dtype=description.dtype,
             drafters=config.speculation.drafters,
             verifications=tuple(VERIFICATION_RULES),
+            batch_invariant=description.batch_invariant,
             note=model_note(config.model.path),
         )
 
@@ -75,6 +76,10 @@ class RequestManager:
         async with aclosing(self._launched.engine.generate(request)) as events:
             async for event in events:
                 yield event
+
+    async def check_health(self) -> None:
+        """Serve replaces a replica whose loop has ended."""
+        self._launched.engine.require_running()
 
     async def metrics_text(self) -> str:
         return self._launched.metrics.text()

@@ -26,6 +26,8 @@ class BackendDescription:
         vocab_size: rows of the model's head; ids from 0 up to it can be sent and drawn.
         weights_hash, dtype: of the weights served, for `system_fingerprint`.
         drafters, verifications: names that a request may ask for.
+        batch_invariant: logits do not depend on what else runs, so that a seed always gives the
+            same text; told by `/v1/models`.
         note: what a person should know of the model, told by `/v1/models`; None for nothing.
     """
 
@@ -36,6 +38,7 @@ class BackendDescription:
     dtype: str = ""
     drafters: tuple[str, ...] = ()
     verifications: tuple[str, ...] = ("coupled",)
+    batch_invariant: bool = False
     note: str | None = None
 
     @cached_property

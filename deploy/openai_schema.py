@@ -64,7 +64,7 @@ class StreamOptions(_Strict):
 
 
 class Speculation(_Strict):
-    """A request's wishes; none of them changes the text of `coupled` and `naive` verification."""
+    """A request's wishes; none of them changes the text."""
 
     enabled: bool | None = None
     max_nodes: PositiveCount | None = None

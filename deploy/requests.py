@@ -134,9 +134,10 @@ class UnknownModel(InputError):
 
     def __init__(self, model: str) -> None:
         super().__init__(f"the model {model!r} is not served here", "model", "model_not_found")
+        self.model = model
 
     def __reduce__(self) -> tuple[type[UnknownModel], tuple[str]]:  # type: ignore[override]
-        return type(self), (self.message,)
+        return type(self), (self.model,)
 
 
 def _output_tokens(budget: Budget, prompt: EncodedPrompt, max_context: int) -> int:

@@ -59,12 +59,16 @@ class ServeBackend:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         """Events of one request, over the death of a manager if need be; see `Backend`."""
         for submission in range(1, MAX_SUBMISSIONS + 1):
+            ended = False
             try:
                 async with aclosing(self._events(request)) as events:
                     async for event in events:
                         request = _continued(request, event)
+                        ended = event.finish_reason is not None
                         yield event
             except PeerUnavailable as error:
+                if ended:
+                    return  # lost after all had been delivered
                 if submission == MAX_SUBMISSIONS or request.internal:
                     raise
                 logger.warning("submitting a request again: %s", error)

@@ -186,6 +186,8 @@ def check_message(message: StepMessage, description: LLMDescription) -> None:
             raise ProtocolError(f"request {row.request_id} has an empty row")
         if row.start + max(row.tree.depths) >= description.max_context_tokens:
             raise ProtocolError(f"request {row.request_id} runs beyond the model's context")
+        if not row.tree.is_chain and len(row.tree) > description.max_nodes_per_row:
+            raise ProtocolError(f"request {row.request_id} has a tree of {len(row.tree)} nodes")
         if not 0 <= row.first_output <= len(row.tree):
             raise ProtocolError(f"request {row.request_id} has no node {row.first_output}")
         if row.scored_ids and len(row.scored_ids) > row.num_outputs:

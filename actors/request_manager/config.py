@@ -20,7 +20,7 @@ class SpeculationConfig(BaseModel):
     Attributes:
         drafters: names of the drafters to ask; empty turns speculation off.
         verification: the rule by which the LLM accepts drafts.
-        max_tree_nodes: draft nodes per request and step at most.
+        max_tree_nodes: draft nodes per request and step at most; a rank takes no larger tree.
         max_depth: draft tokens on one path at most.
         expansion: how draft models grow their trees: `best_first` within their limits, or the
             numbers of children ⟨k1, k2, …⟩ of a static tree, depth by depth.
@@ -33,7 +33,7 @@ class SpeculationConfig(BaseModel):
 
     drafters: tuple[str, ...] = ("prompt_lookup",)
     verification: str = "coupled"
-    max_tree_nodes: Annotated[int, Field(ge=0, le=1024)] = 32
+    max_tree_nodes: Annotated[int, Field(ge=0, le=1023)] = 32
     max_depth: Annotated[int, Field(ge=1, le=64)] = 12
     expansion: Literal["best_first"] | Widths = "best_first"
     budget: Literal["adaptive", "fixed"] = "adaptive"

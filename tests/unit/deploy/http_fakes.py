@@ -104,6 +104,7 @@ class ScriptedBackend:
             vocab_size=len(self.vocabulary) + PAD_ROWS,
             drafters=("ssm", "prompt_lookup"),
             verifications=("coupled", "naive"),
+            batch_invariant=True,
             note=self.note,
         )
 

@@ -107,6 +107,12 @@ async def test_after_a_loss_the_request_goes_on_from_what_was_delivered() -> Non
     assert all(call.cancelled for call in manager.calls)
 
 
+async def test_a_loss_after_the_last_event_changes_nothing() -> None:
+    manager = Manager([FIRST, LAST, LOST])
+    assert await events_of(manager, request()) == [FIRST, LAST]
+    assert len(manager.requests) == 1
+
+
 async def test_prompt_logprobs_are_delivered_once() -> None:
     scored = (TokenLogprob(2, -1.0, TopLogprobs((2,), (-1.0,))),)
     first = GenerationEvent((5,), 1, prompt_logprobs=scored)

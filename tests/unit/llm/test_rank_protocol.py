@@ -9,6 +9,7 @@ import torch
 from tiny_models import tiny_house
 
 from actors.errors import ProtocolError, StaleEpoch
+from actors.llm.rank import check_message
 from actors.messages import KVCommit, NewRequest, Row, StepMessage
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree
@@ -88,6 +89,14 @@ def test_refused_and_without_a_trace(house, fields):
     torch.testing.assert_close(logits, expected, atol=1e-9, rtol=0)
 
 
+def test_a_tree_larger_than_the_kernels_take_is_refused_and_a_chain_is_not(house):
+    description = dataclasses.replace(house.rank.describe(), max_nodes_per_row=3)
+    tree = Row(0, 0, TokenTree.from_paths([(1, 2), (1, 3), (4,)]))
+    with pytest.raises(ProtocolError, match="tree of 4 nodes"):
+        check_message(StepMessage(0, 0, rows=(tree,)), description)
+    check_message(StepMessage(0, 0, rows=(chain(0, 0, [1, 2, 3, 4]),)), description)
+
+
 def test_a_repeat_is_answered_from_memory(house):
     message = house.message()
     reply = house.rank.step(message)
@@ -146,4 +155,5 @@ def test_description(house):
     description = house.rank.describe()
     assert (description.num_kv_blocks, description.kv_block_tokens) == (NUM_BLOCKS, BLOCK_TOKENS)
     assert (description.vocab_size, description.max_context_tokens) == (61, 256)
+    assert description.max_request_tokens == NUM_BLOCKS * BLOCK_TOKENS < 256
     assert (description.dtype, description.device) == ("float64", "cpu")
