@@ -56,7 +56,7 @@ class Span:
         """[rows, ...] to [lanes, width, ...]."""
         if self.padded is not None:
             rows = rows.index_select(0, self.padded)
-        return rows.unflatten(0, (len(self.counts), self.width))
+        return rows.reshape(len(self.counts), self.width, *rows.shape[1:])
 
     def flatten(self, places: Tensor) -> Tensor:
         """[lanes, width, ...] to [rows, ...]."""
