@@ -188,3 +188,23 @@ def test_the_unpacked_model_is_whole(smollm2_path: Path) -> None:
         embedding = weights.get_slice("model.embed_tokens.weight")
         assert embedding.get_shape() == [49152, 576]
         assert embedding.get_dtype() == "F32"
+
+
+def test_draft_models_that_come_with_treeserve_go_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "llm-1" / "ssm-0"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    monkeypatch.setattr(models, "EMBEDDED_DRAFTS", tmp_path)
+    assert models.resolve_draft_model("embedded:llm-1/ssm-0") == folder
+    for name in ("embedded:llm-1/ssm-1", "embedded:../llm-1/ssm-0", "embedded:"):
+        with pytest.raises(ModelError, match="there are: embedded:llm-1/ssm-0"):
+            models.resolve_draft_model(name)
+
+
+def test_other_draft_models_are_folders(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"no config\.json"):
+        models.resolve_draft_model(str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    assert models.resolve_draft_model(str(tmp_path)) == tmp_path.resolve()
