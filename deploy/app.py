@@ -130,6 +130,9 @@ def build_application(config: Config) -> serve.Application:
         "max_constructor_retry_count": 1,
         "graceful_shutdown_timeout_s": SHUTDOWN_GRACE_S,
         "graceful_shutdown_wait_loop_s": 0.1,
+        # Three checks in a row must fail: a replica that hangs is replaced in half a minute.
+        "health_check_period_s": 2.0,
+        "health_check_timeout_s": 8.0,
         "logging_config": LoggingConfig(log_level="WARNING", enable_access_log=False),
     }
     manager = serve.deployment(

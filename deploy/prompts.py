@@ -95,6 +95,8 @@ class PromptEncoder:
         if self._tokenizer.chat_template is None:
             raise InputError("this model has no chat template: use /v1/completions", "messages")
         conversation = [_as_dict(message) for message in messages]
+        if len(conversation) > self._max_tokens:  # each has at least one token
+            raise self._too_long("messages")
         self._check_text_length((turn["content"] for turn in conversation), "messages")
         encoded = await self._in_thread(lambda: self._apply_template(conversation))
         return EncodedPrompt(self._checked(encoded, "messages"))
@@ -122,9 +124,12 @@ class PromptEncoder:
     def _check_text_length(self, texts: Iterable[str], param: str) -> None:
         """Refuse text that cannot fit before any work is put into it."""
         if sum(len(text.encode()) for text in texts) > self._max_text_bytes:
-            raise context_exceeded(
-                f"{param} is longer than the model's context of {self._max_tokens} tokens", param
-            )
+            raise self._too_long(param)
+
+    def _too_long(self, param: str) -> InputError:
+        return context_exceeded(
+            f"{param} is longer than the model's context of {self._max_tokens} tokens", param
+        )
 
     def _checked(self, token_ids: Sequence[int], param: str) -> tuple[int, ...]:
         if not token_ids:

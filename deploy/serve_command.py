@@ -43,14 +43,17 @@ def run(arguments: argparse.Namespace) -> int:
         load_vocabulary(folder)  # a model that does not fit is told of before Ray is started
         with _serving(config, signals):
             _first_token(config)
-            _announce(config, has_chat_template(folder), time.monotonic() - started_s)
-            signals.wait()
+            with contextlib.suppress(KeyboardInterrupt):
+                _announce(config, has_chat_template(folder), time.monotonic() - started_s)
+                while True:
+                    signal.pause()
             _say("Shutting down")
     return 0
 
 
 class Signals:
-    """SIGINT and SIGTERM as KeyboardInterrupt, except while they are held or ignored."""
+    """The first SIGINT or SIGTERM as KeyboardInterrupt, once it is not held; later ones do nothing:
+    everything is coming down already."""
 
     def __init__(self) -> None:
         self._held = False
@@ -80,17 +83,12 @@ class Signals:
             self._held = False
             self._install()
         if self._pending:
+            self.ignore()
             raise KeyboardInterrupt
 
     def ignore(self) -> None:
-        """From now on signals do nothing: everything is coming down already."""
+        """From now on signals do nothing."""
         self._held = True
-
-    def wait(self) -> None:
-        """Return when a signal comes."""
-        with contextlib.suppress(KeyboardInterrupt):
-            while True:
-                signal.pause()
 
     def _install(self) -> None:
         for number in SIGNALS:
@@ -99,6 +97,7 @@ class Signals:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._pending = True
         if not self._held:
+            self.ignore()
             raise KeyboardInterrupt
 
 
@@ -151,7 +150,7 @@ def _first_token(config: Config) -> None:
 
 
 def _announce(config: Config, chat: bool, seconds: float) -> None:
-    question = "What is the capital of France?"
+    question = "Name the planets of the solar system."
     body: dict[str, object] = {"model": config.model.name, "max_tokens": 64, "temperature": 0}
     if chat:
         path, body["messages"] = "chat/completions", [{"role": "user", "content": question}]

@@ -6,6 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from cluster import ray_api
+from deploy import environment
+
+# Ray reads its settings when it is first imported, which some unit test may do.
+ray_api.prepare_environment()
+environment.prepare_environment()
+
 
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:

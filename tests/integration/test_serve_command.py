@@ -99,7 +99,7 @@ def test_up_a_token_and_down(commands: list[Command], smollm2_path: Path) -> Non
         text=True,
         check=True,
     )
-    assert "Paris" in json.loads(answer.stdout)["choices"][0]["message"]["content"]
+    assert "Jupiter" in json.loads(answer.stdout)["choices"][0]["message"]["content"]
 
     command.interrupt()
     status, out, err = command.finish()

@@ -87,6 +87,17 @@ async def test_long_messages_are_refused(serve, length):
     assert assert_error(response, 400, "messages")["code"] == "context_length_exceeded"
 
 
+async def test_more_messages_than_the_context_has_tokens_are_not_even_rendered(
+    serve, tokenizer, monkeypatch
+):
+    monkeypatch.setattr(
+        type(tokenizer), "apply_chat_template", lambda *_, **__: pytest.fail("rendered")
+    )
+    body = {"messages": [{"role": "user", "content": "a"}] * (CONTEXT + 1)}
+    response = await serve().post("/v1/chat/completions", body)
+    assert assert_error(response, 400, "messages")["code"] == "context_length_exceeded"
+
+
 async def test_text_that_cannot_fit_is_not_even_tokenised(serve, tokenizer, monkeypatch):
     served = serve()
 
