@@ -57,7 +57,6 @@ class Composer:
         grants: Sequence[Grant],
         drafts: Mapping[int, MergedTree],
         releases: Sequence[int],
-        eos_ids: frozenset[int],
     ) -> tuple[StepMessage, list[StepRow]]:
         """The next message, and its rows for when the reply is back."""
         rows = [_step_row(grant, drafts.get(grant.turn.request.request_id)) for grant in grants]
@@ -68,7 +67,7 @@ class Composer:
             group=group,
             commits=tuple(self._commits),
             releases=tuple(releases),
-            new=tuple(_new_request(request, eos_ids) for request in fresh),
+            new=tuple(_new_request(request) for request in fresh),
             rows=tuple(row.row for row in rows),
         )
         for request in fresh:
@@ -104,13 +103,13 @@ def _prompt_ids_to_score(turn: Turn) -> tuple[int, ...]:
     return tuple(request.tokens[turn.start + 1 : end])
 
 
-def _new_request(request: Request, eos_ids: frozenset[int]) -> NewRequest:
+def _new_request(request: Request) -> NewRequest:
     asked = request.asked
     wanted = [k for k in (asked.num_logprobs, asked.prompt_logprobs) if k is not None]
     return NewRequest(
         request_id=request.request_id,
         prompt_len=request.prompt_len,
         sampling=asked.sampling,
-        banned_early=request.banned_early(eos_ids),
+        banned_early=request.banned_early,
         num_logprobs=max(wanted) if wanted else None,
     )

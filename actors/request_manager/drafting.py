@@ -76,7 +76,7 @@ class Drafting:
             )
 
 
-def draft_task(turn: Turn, config: SpeculationConfig, eos_ids: frozenset[int]) -> DraftTask | None:
+def draft_task(turn: Turn, config: SpeculationConfig) -> DraftTask | None:
     """What to ask for a turn; None if drafts have no place in it."""
     request = turn.request
     wishes = request.asked.speculation
@@ -95,5 +95,5 @@ def draft_task(turn: Turn, config: SpeculationConfig, eos_ids: frozenset[int]) -
         max_nodes=max_nodes,
         max_depth=max_depth,
         drafters=wishes.drafters,
-        banned_early=request.banned_early(eos_ids),
+        banned_early=request.banned_early,
     )

@@ -163,8 +163,7 @@ class Engine:
     async def _take_step(self, group: int, turns: Sequence[Turn]) -> None:
         epoch = self._composer.epoch
         laps = Laps(self._clock)
-        eos_ids = self._vocabulary.eos_ids
-        tasks = [task for turn in turns if (task := draft_task(turn, self._speculation, eos_ids))]
+        tasks = [task for turn in turns if (task := draft_task(turn, self._speculation))]
         drafts = await self._drafting.ask(tasks)
         laps.end("draft")
         if epoch != self._composer.epoch:
@@ -218,7 +217,7 @@ class Engine:
         chosen = self._budget.select(trees, num_draws, num_tokens, room)
         grants = self._scheduler.grant(turns, {key: len(tree) for key, tree in chosen.items()})
         releases = self._scheduler.take_releases()
-        return self._composer.compose(group, grants, chosen, releases, self._vocabulary.eos_ids)
+        return self._composer.compose(group, grants, chosen, releases)
 
     def _emit(self, request: Request, event: GenerationEvent | None) -> None:
         request.in_flight = False

@@ -122,12 +122,10 @@ class Request:
         """True until the prompt's log-probabilities have been delivered."""
         return not self._prompt_is_scored
 
-    def banned_early(self, eos_ids: frozenset[int]) -> tuple[int, ...]:
+    @property
+    def banned_early(self) -> tuple[int, ...]:
         """Token ids that cannot be drawn before `min_tokens` output tokens: whatever ends it."""
-        stop = self.asked.stop
-        if not self.asked.sampling.min_tokens:
-            return ()
-        return tuple(sorted({*stop.stop_token_ids, *(() if stop.ignore_eos else eos_ids)}))
+        return tuple(sorted(self.rules.end_ids)) if self.rules.min_tokens else ()
 
     def take_prompt_logprobs(self) -> tuple[TokenLogprob, ...]:
         """The prompt's log-probabilities, once."""
