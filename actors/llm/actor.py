@@ -9,20 +9,23 @@ object that a Ray actor can be made of.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import grpc
 
 from actors import rpc, wire
-from actors.errors import PeerError, PeerUnavailable
+from actors.errors import PeerError
 from actors.messages import LLMDescription, StepMessage, StepReply
+from actors.model_thread import ModelThread
 from protos import speculation_pb2 as pb
 from protos import speculation_pb2_grpc as services
 
 logger = logging.getLogger(__name__)
+
+THREAD = "the rank"
 
 VERIFIER = pb.DESCRIPTOR.services_by_name["Verifier"].full_name
 
@@ -42,11 +45,6 @@ class Rank(Protocol):
         """
 
 
-def step_thread() -> ThreadPoolExecutor:
-    """A thread for all that touches one rank."""
-    return ThreadPoolExecutor(1, thread_name_prefix="llm-step")
-
-
 class LLMServer:
     """The Verifier service of one rank, with health and reflection.
 
@@ -55,9 +53,9 @@ class LLMServer:
         thread: where it runs them; a new one by default. Stopped together with the server.
     """
 
-    def __init__(self, rank: Rank, thread: ThreadPoolExecutor | None = None) -> None:
-        self._thread = thread or step_thread()
-        description = self._thread.submit(rank.describe).result()
+    def __init__(self, rank: Rank, thread: ModelThread | None = None) -> None:
+        self._thread = thread or ModelThread(THREAD)
+        description = self._thread.run(rank.describe)
         verifier = _Verifier(rank, wire.encode_description(description), self._thread)
         self._server = rpc.Server(
             {VERIFIER: lambda server: services.add_VerifierServicer_to_server(verifier, server)}
@@ -74,13 +72,11 @@ class LLMServer:
     def stop(self, grace_s: float) -> None:
         """End all calls within `grace_s` seconds; a step that still runs is left to finish."""
         self._server.stop(grace_s)
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
 
 
 class _Verifier(services.VerifierServicer):
-    def __init__(
-        self, rank: Rank, description: pb.LLMDescription, thread: ThreadPoolExecutor
-    ) -> None:
+    def __init__(self, rank: Rank, description: pb.LLMDescription, thread: ModelThread) -> None:
         self._rank = rank
         self._description = description
         self._thread = thread
@@ -111,11 +107,7 @@ class _Verifier(services.VerifierServicer):
 
     def _run(self, request: pb.StepMessage) -> pb.StepReply:
         message = wire.decode_step(request)
-        try:
-            step = self._thread.submit(self._rank.step, message)
-        except RuntimeError as error:
-            raise PeerUnavailable("the rank is shutting down") from error
-        return wire.encode_reply(step.result())
+        return wire.encode_reply(self._thread.run(functools.partial(self._rank.step, message)))
 
 
 class LLMActor:
@@ -133,8 +125,8 @@ class LLMActor:
         host: str = rpc.LOOPBACK,
         ports: Iterable[int] = (0,),
     ) -> None:
-        thread = step_thread()
-        self._server = LLMServer(thread.submit(load).result(), thread)
+        thread = ModelThread(THREAD)
+        self._server = LLMServer(thread.run(load), thread)
         self._host = host
         self._ports = tuple(ports)
         self._address: str | None = None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 import grpc
@@ -19,7 +18,8 @@ import grpc
 from actors import draft_wire, rpc
 from actors.bounds import check_bounds
 from actors.drafts import DraftModelDescription, DraftReply, DraftRequest
-from actors.errors import PeerError, PeerTimeout, PeerUnavailable
+from actors.errors import PeerError, PeerTimeout
+from actors.model_thread import ModelThread
 from protos import speculation_pb2 as pb
 from protos import speculation_pb2_grpc as services
 
@@ -58,9 +58,9 @@ class SSMActor:
         host: str = rpc.LOOPBACK,
         ports: Iterable[int] = (0,),
     ) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ssm")
-        model = self._thread.submit(load).result()
-        description = self._thread.submit(model.describe).result()
+        self._thread = ModelThread("the draft model")
+        model = self._thread.run(load)
+        description = self._thread.run(model.describe)
         speculator = _Speculator(model, draft_wire.encode_description(description), self._thread)
         register = functools.partial(services.add_SpeculatorServicer_to_server, speculator)
         self._server = rpc.Server({SPECULATOR: register})
@@ -77,12 +77,12 @@ class SSMActor:
     def stop(self, grace_s: float = 5.0) -> None:
         """End all calls within `grace_s` seconds; a request that still runs is left to finish."""
         self._server.stop(grace_s)
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
 
 
 class _Speculator(services.SpeculatorServicer):
     def __init__(
-        self, model: Drafting, description: pb.DraftModelDescription, thread: ThreadPoolExecutor
+        self, model: Drafting, description: pb.DraftModelDescription, thread: ModelThread
     ) -> None:
         self._model = model
         self._description = description
@@ -112,7 +112,7 @@ class _Speculator(services.SpeculatorServicer):
 
     def _run(self, work: Callable[[], Answer], context: grpc.ServicerContext) -> Answer:
         try:
-            return self._submit(work).result()
+            return self._thread.run(work)
         except PeerError as error:
             rpc.abort(context, error)
             raise
@@ -120,9 +120,3 @@ class _Speculator(services.SpeculatorServicer):
             logger.exception("drafting failed")
             rpc.abort(context, PeerError(f"drafting failed: {type(error).__name__}: {error}"))
             raise
-
-    def _submit(self, work: Callable[[], Answer]) -> Future[Answer]:
-        try:
-            return self._thread.submit(work)
-        except RuntimeError as error:
-            raise PeerUnavailable("the draft model is shutting down") from error

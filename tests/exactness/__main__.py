@@ -2,7 +2,7 @@
 
 1. float32: with speculation on and off, alone and eight at once, every answer is token for token
    what `transformers` gives, or the first difference lies at a near tie.
-2. bfloat16: all four ways give the same answers (where the ranks promise batch invariance).
+2. bfloat16: all four ways give the same answers.
 3. Temperature 1: a seed gives the same text in all four ways, another seed another text, no seed a
    new text each time.
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,15 +14,11 @@ import psutil
 import pytest
 import yaml
 
+from cluster.bench.server import free_port
+
 CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "configs" / "smollm2-float32.yaml"
 PATIENCE_S = 120.0
 """Far longer than anything here takes; only a hang runs into it."""
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

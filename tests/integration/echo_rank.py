@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import threading
 from collections.abc import AsyncIterator, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+
+from spawned import spawned
 
 from actors.errors import StaleEpoch
 from actors.llm.actor import LLMServer
@@ -86,19 +87,8 @@ def step(step_id: int, epoch: int = 1, group: int = 0, token: int = 5) -> StepMe
 @contextlib.contextmanager
 def process() -> Iterator[tuple[BaseProcess, str]]:
     """A process that serves an echo rank."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    child = context.Process(target=serve_until_killed, args=(theirs,), daemon=True)
-    child.start()
-    try:
-        assert ours.poll(PATIENCE_S)
-        yield child, ours.recv()
-    finally:
-        child.kill()
-        child.join()
-        child.close()
-        ours.close()
-        theirs.close()
+    with spawned(serve_until_killed, PATIENCE_S) as serving:
+        yield serving
 
 
 def serve_until_killed(parent: Connection) -> None:

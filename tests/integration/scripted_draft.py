@@ -7,12 +7,13 @@ real one does, and is always right.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import random
 import threading
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+
+from spawned import spawned
 
 from actors.drafts import (
     DraftModelDescription,
@@ -94,19 +95,8 @@ def serving(model: ScriptedDraft) -> Iterator[str]:
 @contextlib.contextmanager
 def process(version: int = 1) -> Iterator[tuple[BaseProcess, str]]:
     """A process that serves a scripted draft model."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    child = context.Process(target=serve_until_killed, args=(theirs, version), daemon=True)
-    child.start()
-    try:
-        assert ours.poll(PATIENCE_S)
-        yield child, ours.recv()
-    finally:
-        child.kill()
-        child.join()
-        child.close()
-        ours.close()
-        theirs.close()
+    with spawned(serve_until_killed, PATIENCE_S, version) as serving:
+        yield serving
 
 
 def serve_until_killed(parent: Connection, version: int) -> None:

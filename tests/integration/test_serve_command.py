@@ -16,9 +16,10 @@ from uuid import uuid4
 import httpx
 import psutil
 import pytest
-from conftest import CONFIG, PATIENCE_S, free_port, wait_until
+from conftest import CONFIG, PATIENCE_S, wait_until
 
 from actors.errors import UnavailableError
+from cluster.bench.server import free_port
 from deploy.http_server import bound_socket
 
 pytestmark = [pytest.mark.integration]

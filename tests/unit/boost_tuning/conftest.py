@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,14 @@ from actors.ssm.boost_tuning.records import Record
 from actors.ssm.model import LLMMatrices
 
 VOCAB, HIDDEN, BEST = 60, 24, 4
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,6 @@ from actors.ssm.boost_tuning.trainer import CHECKPOINT_SECONDS, Recipe, Trainer,
 from actors.ssm.model import DraftShape, LLMMatrices
 
 RECIPE = Recipe(DraftShape(64, 1, 64), cut_size=50, steps=24, step_tokens=100)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Clock:
