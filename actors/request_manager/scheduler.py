@@ -1,22 +1,23 @@
 """Iteration-level scheduling (Orca, OSDI 2022): before every step, who runs and how much.
 
 Decodes come first, one root each; prompts fill what is left of the step in chunks, so a long
-prompt never stops the others; drafts get the rest. Requests are admitted first come, first served,
-while there are KV blocks for their whole prompt. When blocks run out in mid-decode, the request
-that came last gives its blocks back and is computed again later.
+prompt never stops the others; drafts get the rest. Requests are admitted by priority and then first
+come, first served, while there are KV blocks for their whole prompt. When blocks run out in
+mid-decode, whoever is last in that order gives its blocks back and is computed again later.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from actors.errors import InputError, OverloadedError
+from actors.errors import InputError
 from actors.request_manager.config import SchedulerConfig
 from actors.request_manager.kv_ledger import KVLedger
 from actors.request_manager.request import Request, State
+from actors.request_manager.waiting_queue import WaitingQueue
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, ledger: KVLedger, num_groups: int = 1) -> None:
         self._config = config
         self._ledger = ledger
-        self._waiting: deque[Request] = deque()
+        self._waiting = WaitingQueue(config.max_queued_requests, config.max_queued_tokens)
         self._groups: list[list[Request]] = [[] for _ in range(num_groups)]
         self._released: list[int] = []
 
@@ -86,23 +87,22 @@ class Scheduler:
         yield from self._waiting
         yield from self._running()
 
-    def submit(self, request: Request) -> None:
-        """Queue a request.
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests that belong together: all of them or none.
 
         Raises:
-            InputError: it could not run even alone.
+            InputError: one could not run even alone.
             OverloadedError: the queue is full.
         """
-        if not self.could_hold(request):
-            raise InputError(
-                f"prompt and max_tokens together are {request.max_total_tokens} tokens; "
-                f"the KV cache holds {self._ledger.num_tokens}",
-                "max_tokens",
-            )
+        for request in requests:
+            if not self.could_hold(request):
+                raise InputError(
+                    f"prompt and max_tokens together are {request.max_total_tokens} tokens; "
+                    f"the KV cache holds {self._ledger.num_tokens}",
+                    "max_tokens",
+                )
         idle_places = max(0, self._config.max_running_requests - self.num_running)
-        if len(self._waiting) >= self._config.max_queued_requests + idle_places:
-            raise OverloadedError("too many requests are waiting")
-        self._waiting.append(request)
+        self._waiting.join(requests, idle_places)
 
     def could_hold(self, request: Request) -> bool:
         """True if the longest output that a request can have fits the KV cache, alone in it."""
@@ -170,12 +170,12 @@ class Scheduler:
 
     def preempt_all(self) -> None:
         """The ranks have forgotten everything: every running request goes back to the queue."""
-        running = sorted(self._running(), key=lambda request: request.request_id)
-        for request in running:
-            request.preempt()
+        running = list(self._running())
         for members in self._groups:
             members.clear()
-        self._waiting.extendleft(reversed(running))
+        for request in running:
+            request.preempt()
+            self._waiting.put_back(request)
         self._released.clear()
         self._ledger.reset()
 
@@ -189,8 +189,9 @@ class Scheduler:
 
     def _admissions(self, group: int) -> Iterator[Request]:
         """Admit waiting requests, one for each time that the caller asks for the next."""
-        while self._waiting and self._is_smallest(group) and self._fits(self._waiting[0]):
-            request = self._waiting.popleft()
+        while self._waiting and self._is_smallest(group) and self._fits(self._waiting.first):
+            request = self._waiting.first
+            self._waiting.remove(request)
             self._ledger.open(request.request_id)
             self._groups[group].append(request)
             request.group = group
@@ -222,7 +223,7 @@ class Scheduler:
             victim = self._last_comer({request, *(other.request for other in pending)})
             self._leave(victim)
             victim.preempt()
-            self._waiting.appendleft(victim)
+            self._waiting.put_back(victim)
             if victim is request:
                 return False
         return True
@@ -231,7 +232,7 @@ class Scheduler:
         idle = (request for request in self._running() if not request.in_flight)
         candidates = {*idle, *planned}
         holding = [request for request in candidates if request.request_id in self._ledger]
-        return max(holding, key=lambda request: request.request_id)
+        return max(holding, key=lambda request: (request.asked.priority, request.request_id))
 
     def _leave(self, request: Request) -> None:
         self._groups[request.group].remove(request)
