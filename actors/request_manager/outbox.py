@@ -50,6 +50,7 @@ class Outbox:
     def __init__(self) -> None:
         self._news: dict[str, News] = {}
         self._ready = asyncio.Event()
+        self._is_closed = False
 
     def sink(self, request_id: str) -> Sink:
         """Where the events of one request go in."""
@@ -64,9 +65,14 @@ class Outbox:
         """Nobody wants to hear of this request any more."""
         self._news.pop(request_id, None)
 
+    def close(self) -> None:
+        """Nothing more will be told."""
+        self._is_closed = True
+        self._ready.set()
+
     async def take(self) -> dict[str, News]:
-        """Everything that there is to tell; waits until there is something."""
-        while not self._news:
+        """Everything that there is to tell; waits until there is something, or the end: {}."""
+        while not (self._news or self._is_closed):
             self._ready.clear()
             await self._ready.wait()
         news, self._news = self._news, {}
