@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from actors.errors import ExpiredError, PeerUnavailable, TreeServeError
 from actors.request_manager.generation import GenerationEvent, GenerationRequest
@@ -64,36 +64,38 @@ class ServeBackend:
         self, requests: Sequence[GenerationRequest]
     ) -> AsyncGenerator[tuple[int, GenerationEvent], None]:
         """Events of requests that belong together, with their places; see `Backend`."""
-        places = {request.request_id: place for place, request in enumerate(requests)}
-        left = {request.request_id: request for request in requests}
+        left = {
+            request.request_id: _Progress(place, request) for place, request in enumerate(requests)
+        }
         outbox = Outbox()
         expiry = self._expiry(outbox)
         try:
-            async with aclosing(self._news(left, outbox)) as events:
-                async for request_id, event in events:
-                    yield places[request_id], event
+            async with aclosing(self._events(left, outbox)) as events:
+                async for place, event in events:
+                    yield place, event
         finally:
             if expiry is not None:
                 expiry.cancel()
 
-    async def _news(
-        self, left: dict[str, GenerationRequest], outbox: Outbox
-    ) -> AsyncGenerator[tuple[str, GenerationEvent], None]:
-        """Events by request id; keeps account in `left` of what is still to be generated."""
+    async def _events(
+        self, left: dict[str, _Progress], outbox: Outbox
+    ) -> AsyncGenerator[tuple[int, GenerationEvent], None]:
+        """Events with their places; keeps account in `left` of what is still to be generated."""
         num_lost = 0
         while left:
             session = await self._link.session(self._restart_timeout_s if num_lost else 0.0)
-            asked = list(left.values())
+            asked = [progress.remaining() for progress in left.values()]
             try:
                 await session.submit(asked, outbox)
                 while left:
                     for request_id, news in (await outbox.take()).items():
                         if (event := news.event) is not None:
                             num_lost = 0
-                            left[request_id] = _continued(left[request_id], event)
+                            progress = left[request_id]
+                            progress.note(event)
                             if event.finish_reason is not None:
                                 del left[request_id]
-                            yield request_id, event
+                            yield progress.place, event
                         if news.error is not None and (request_id in left or request_id == ALL):
                             raise news.error
             except PeerUnavailable as error:
@@ -121,10 +123,24 @@ class ServeBackend:
             raise self._map_error(error) from error
 
 
-def _continued(request: GenerationRequest, event: GenerationEvent) -> GenerationRequest:
-    """The request as it is to be submitted again after this event was delivered."""
-    return replace(
-        request,
-        emitted_ids=request.emitted_ids + event.token_ids,
-        prompt_logprobs=None if event.prompt_logprobs else request.prompt_logprobs,
-    )
+@dataclass
+class _Progress:
+    """A request, its place in the answer, and what has been delivered of it."""
+
+    place: int
+    request: GenerationRequest
+    token_ids: list[int] = field(default_factory=list)
+    has_prompt_logprobs: bool = False
+
+    def note(self, event: GenerationEvent) -> None:
+        self.token_ids += event.token_ids
+        self.has_prompt_logprobs |= bool(event.prompt_logprobs)
+
+    def remaining(self) -> GenerationRequest:
+        """The request as it is to be submitted now."""
+        asked = self.request
+        return replace(
+            asked,
+            emitted_ids=(*asked.emitted_ids, *self.token_ids),
+            prompt_logprobs=None if self.has_prompt_logprobs else asked.prompt_logprobs,
+        )
