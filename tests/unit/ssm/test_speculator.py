@@ -133,7 +133,7 @@ def test_a_long_text_is_cached_over_several_requests() -> None:
 
 
 def test_a_session_that_memory_has_no_room_for_gets_no_tree() -> None:
-    model = speculator(max_cache_tokens=256)
+    model = speculator(max_cache_tokens=64)
     served, left_out = drafted(model, session(1, text(1, 12)), session(2, text(2, 12)))
     assert len(served.tree) > 0
     assert left_out == SessionDraft(2)
