@@ -172,7 +172,15 @@ def test_a_killed_manager_does_not_change_a_stream(server: Server) -> None:
 
 def test_a_killed_ingress_comes_back_to_its_port(server: Server) -> None:
     (victim,) = server.ingress_pids()
-    os.kill(victim, signal.SIGKILL)
+    body = {"prompt": PROMPT, "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    with (
+        server.client() as client,
+        pytest.raises(httpx.TransportError),
+        client.stream("POST", "/v1/completions", json=body) as answer,
+    ):
+        for number, _ in enumerate(frames(answer)):
+            if number == 2:
+                os.kill(victim, signal.SIGKILL)
 
     def answers() -> bool:
         try:
@@ -183,4 +191,6 @@ def test_a_killed_ingress_comes_back_to_its_port(server: Server) -> None:
 
     wait_until(answers)
     assert server.ingress_pids() != [victim]
+    wait_until(lambda: metric(server, "treeserve_requests_running") == 0)
+    assert metric(server, "treeserve_kv_blocks_used") == 0
     assert completion(server)["usage"]["completion_tokens"] == 24

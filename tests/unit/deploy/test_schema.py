@@ -1,4 +1,4 @@
-"""Requests made up from our own OpenAPI document: none brings a server error or a strange answer."""
+"""Requests made up from our own OpenAPI document: none brings a server error or an odd answer."""
 
 from __future__ import annotations
 
