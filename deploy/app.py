@@ -128,8 +128,9 @@ class Ingress:
         )
         await self._link.start(START_TIMEOUT_S)
         api = config.api
+        description = await manager.describe.remote()
         backend = ServeBackend(
-            await manager.describe.remote(),
+            description,
             self._link,
             manager.metrics_text.remote,
             foreign,
@@ -138,7 +139,8 @@ class Ingress:
             config.llm.start_timeout_s,
         )
         keys = read_keys(Path(api.api_keys_file)) if api.api_keys_file else []
-        self._door = Door(ApiKeys(keys), api.max_requests_per_key)
+        max_inside = 2 * description.max_places  # beside those with a place, as many more that ask
+        self._door = Door(ApiKeys(keys), api.max_requests_per_key, max_inside)
         settings = ApiSettings(max_body_bytes=api.max_body_bytes)
         self._app = build_app(backend, loaded.tokenizer, loaded.vocabulary, settings, self._door)
         limits = ConnectionLimits(

@@ -56,11 +56,16 @@ class Door:
     Args:
         keys: who may come in.
         max_places_per_key: outputs of one key that run or wait at one time; None for no limit.
+        max_inside: requests inside at one time, those counted whose bodies are still being read:
+            what their bodies take is bounded.
     """
 
-    def __init__(self, keys: ApiKeys, max_places_per_key: int | None = None) -> None:
+    def __init__(
+        self, keys: ApiKeys, max_places_per_key: int | None = None, max_inside: int = 1024
+    ) -> None:
         self._keys = keys
         self.max_places_per_key = max_places_per_key
+        self._max_inside = max_inside
         self._places: Counter[int] = Counter()
         self._num_inside = 0
         self._is_empty = asyncio.Event()
@@ -78,10 +83,13 @@ class Door:
         Raises:
             InvalidKey: it has no key of ours.
             UnavailableError: the server drains.
+            OverloadedError: too many are inside.
         """
         holder = self._keys.holder(authorization)
         if self.is_draining:
             raise UnavailableError("the server is shutting down and takes no more requests")
+        if self._num_inside >= self._max_inside:
+            raise OverloadedError("too many requests are open")
         self._num_inside += 1
         self._is_empty.clear()
         return Visit(self._places, holder, self.max_places_per_key)

@@ -109,6 +109,16 @@ async def test_draining_lets_those_inside_end_and_nobody_else_in(serve, ids):
     assert await draining
 
 
+async def test_only_so_many_are_let_in_at_one_time(serve, ids):
+    served = serve(ids("abc"), hold_after=0, door=Door(ApiKeys(), max_inside=1))
+    running = asyncio.create_task(status(served, {}))
+    await served.backend.held.wait()
+    assert await status(served, {}) == 429
+    served.backend.released.set()
+    assert await running == 200
+    assert await status(served, {}) == 200
+
+
 async def test_draining_is_bounded(serve):
     door = Door(ApiKeys())
     served = serve(hold_after=0, door=door)
