@@ -38,6 +38,8 @@ ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray's own choice is 15: any other busy process would get nearly all of a core we need.
+    "RAY_worker_niceness": "0",
 }
 
 
