@@ -20,6 +20,8 @@ from actors.request_manager.outbox import News, Outbox
 from deploy.session import Batch, Group
 
 RETRY_S = 0.2
+MAX_BREATHS = 16
+"""Turns of the event loop, at most, in which requests that come are waited for."""
 
 logger = logging.getLogger(__name__)
 
@@ -146,9 +148,18 @@ class Session:
             if news.is_last:
                 del self._readers[request_id]
 
+    async def _gather(self) -> None:
+        """Let requests that come in the same breath go together: they share their first step."""
+        for _ in range(MAX_BREATHS):
+            num_groups = len(self._groups)
+            await asyncio.sleep(0)
+            if len(self._groups) == num_groups:
+                return
+
     async def _send(self) -> None:
         while True:
             await self._wanted.wait()
+            await self._gather()
             self._wanted.clear()
             groups, cancelled = self._groups.copy(), self._cancelled.copy()
             outcomes = await self._transport.exchange(
