@@ -122,6 +122,10 @@ class StepReply:
     """Seconds spent inside the model's forward pass."""
     sample_s: float = 0.0
     """Seconds spent choosing tokens from the logits."""
+    noise_hits: int = 0
+    """How often a position's noise was at hand."""
+    noise_misses: int = 0
+    """How often it had to be computed."""
 
 
 @dataclass(frozen=True)

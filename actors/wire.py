@@ -76,6 +76,8 @@ def encode_reply(reply: StepReply) -> pb.StepReply:
             results=[_encode_result(result) for result in reply.results],
             forward_s=reply.forward_s,
             sample_s=reply.sample_s,
+            noise_hits=reply.noise_hits,
+            noise_misses=reply.noise_misses,
         )
     check_bounds(encoded)
     return encoded
@@ -90,6 +92,8 @@ def decode_reply(encoded: pb.StepReply) -> StepReply:
         results=tuple(_decode_result(result) for result in encoded.results),
         forward_s=encoded.forward_s,
         sample_s=encoded.sample_s,
+        noise_hits=encoded.noise_hits,
+        noise_misses=encoded.noise_misses,
     )
 
 

@@ -116,6 +116,8 @@ def total_stats(all_stats: Sequence[SpeculationStats]) -> SpeculationStats:
         total.num_spec_steps += stats.num_spec_steps
         total.num_draft_tokens += stats.num_draft_tokens
         total.num_accepted_draft_tokens += stats.num_accepted_draft_tokens
+        total.draft_s += stats.draft_s
+        total.step_s += stats.step_s
         total.forward_s += stats.forward_s
         missing = len(stats.acceptance_histogram) - len(total.acceptance_histogram)
         total.acceptance_histogram.extend([0] * missing)

@@ -181,7 +181,8 @@ def speculation_metrics(stats: SpeculationStats) -> Json:
     """How the answer's tokens came about.
 
     `mean_acceptance_length` counts committed tokens per drafted step, the bonus included; without
-    any drafted step it is 1 and the rate 0, as in vLLM. `forward_s` is of the LLM's forward passes.
+    any drafted step it is 1 and the rate 0, as in vLLM. For the seconds see
+    `SpeculationStats`.
     """
     steps, drafts = stats.num_spec_steps, stats.num_draft_tokens
     accepted = stats.num_accepted_draft_tokens
@@ -194,6 +195,8 @@ def speculation_metrics(stats: SpeculationStats) -> Json:
             "mean_acceptance_length": 1.0 + (accepted / steps if steps else 0.0),
             "draft_acceptance_rate": accepted / drafts if drafts else 0.0,
             "acceptance_histogram": stats.acceptance_histogram,
+            "draft_s": stats.draft_s,
+            "step_s": stats.step_s,
             "forward_s": stats.forward_s,
         }
     }

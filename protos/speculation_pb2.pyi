@@ -140,18 +140,22 @@ class RowResult(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., drawn_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., num_top: _Optional[int] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class StepReply(_message.Message):
-    __slots__ = ("epoch", "step_id", "results", "forward_s", "sample_s")
+    __slots__ = ("epoch", "step_id", "results", "forward_s", "sample_s", "noise_hits", "noise_misses")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     FORWARD_S_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_S_FIELD_NUMBER: _ClassVar[int]
+    NOISE_HITS_FIELD_NUMBER: _ClassVar[int]
+    NOISE_MISSES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step_id: int
     results: _containers.RepeatedCompositeFieldContainer[RowResult]
     forward_s: float
     sample_s: float
-    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[RowResult, _Mapping]]] = ..., forward_s: _Optional[float] = ..., sample_s: _Optional[float] = ...) -> None: ...
+    noise_hits: int
+    noise_misses: int
+    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[RowResult, _Mapping]]] = ..., forward_s: _Optional[float] = ..., sample_s: _Optional[float] = ..., noise_hits: _Optional[int] = ..., noise_misses: _Optional[int] = ...) -> None: ...
 
 class DraftModelDescription(_message.Message):
     __slots__ = ("name", "vocab_size", "llm_weights_hash", "weights_version", "num_parameters")
@@ -208,12 +212,16 @@ class Draft(_message.Message):
     def __init__(self, session_id: _Optional[int] = ..., unknown_session: _Optional[bool] = ..., token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class DraftReply(_message.Message):
-    __slots__ = ("drafts", "weights_version")
+    __slots__ = ("drafts", "weights_version", "noise_hits", "noise_misses")
     DRAFTS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NOISE_HITS_FIELD_NUMBER: _ClassVar[int]
+    NOISE_MISSES_FIELD_NUMBER: _ClassVar[int]
     drafts: _containers.RepeatedCompositeFieldContainer[Draft]
     weights_version: int
-    def __init__(self, drafts: _Optional[_Iterable[_Union[Draft, _Mapping]]] = ..., weights_version: _Optional[int] = ...) -> None: ...
+    noise_hits: int
+    noise_misses: int
+    def __init__(self, drafts: _Optional[_Iterable[_Union[Draft, _Mapping]]] = ..., weights_version: _Optional[int] = ..., noise_hits: _Optional[int] = ..., noise_misses: _Optional[int] = ...) -> None: ...
 
 class ReleaseRequest(_message.Message):
     __slots__ = ("session_ids",)

@@ -90,7 +90,8 @@ class Rank:
         self._cache = KVCache(
             loaded.model.kv_shape, num_blocks, block_tokens, loaded.dtype, loaded.device
         )
-        self._sampler = Sampler(NoiseSource(self._model.vocab_size))
+        self._noise = NoiseSource(self._model.vocab_size)
+        self._sampler = Sampler(self._noise)
         self._epoch = -1
         self._next_step = 0
         self._tables = BlockTables.empty(num_blocks, block_tokens)
@@ -158,12 +159,15 @@ class Rank:
         news = [requests[row.request_id].new for row in message.rows]
         results = self._sampler.sample(message.rows, news, logits) if len(logits) else []
         sampled = time.perf_counter()
+        noise_hits, noise_misses = self._noise.take_counts()
         return StepReply(
             message.epoch,
             message.step_id,
             tuple(results),
             forward_s=forwarded - started,
             sample_s=sampled - forwarded,
+            noise_hits=noise_hits,
+            noise_misses=noise_misses,
         )
 
     def _remember(self, reply: StepReply) -> None:

@@ -177,7 +177,7 @@ class Engine:
         results = results_by_request(rows, reply)
         verified = [verify_row(row, results, self._rule) for row in rows]
         laps.end("verify")
-        tally = Tally(reply.forward_s)
+        tally = Tally(laps.seconds["draft"], laps.seconds["step"], reply.forward_s)
         events = [
             self._settler.settle(row, outcome, results.get(row.row.request_id), tally)
             for row, outcome in zip(rows, verified, strict=True)

@@ -116,8 +116,9 @@ class SpeculationStats:
         num_draft_tokens: draft nodes verified.
         num_accepted_draft_tokens: draft nodes accepted and committed.
         acceptance_histogram: entry k counts the drafted steps that committed k draft tokens.
-        forward_s: seconds of those steps inside the LLM's forward pass, shared with whoever else
-            was in them.
+        draft_s, step_s, forward_s: seconds of those steps that passed waiting for drafts, waiting
+            for the LLM, and in its forward pass (a part of `step_s`); shared with whoever else was
+            in them.
     """
 
     num_llm_steps: int = 0
@@ -125,11 +126,17 @@ class SpeculationStats:
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
     acceptance_histogram: list[int] = field(default_factory=list)
+    draft_s: float = 0.0
+    step_s: float = 0.0
     forward_s: float = 0.0
 
-    def record(self, num_drafts: int, num_accepted: int, forward_s: float) -> None:
+    def record(
+        self, num_drafts: int, num_accepted: int, draft_s: float, step_s: float, forward_s: float
+    ) -> None:
         """Count one LLM step with `num_drafts` draft nodes."""
         self.num_llm_steps += 1
+        self.draft_s += draft_s
+        self.step_s += step_s
         self.forward_s += forward_s
         if num_drafts == 0:
             return

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from actors.messages import StepMessage, StepReply
 from actors.request_manager.composer import StepRow
+from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.ports import Clock, StepRecord
 
 
@@ -28,12 +29,15 @@ class Laps:
 
 @dataclass
 class Tally:
-    """What one step and its drafts came to."""
+    """What one step and its drafts came to; the seconds as in `SpeculationStats`."""
 
+    draft_s: float
+    step_s: float
     forward_s: float
     drafted: Counter[str] = field(default_factory=Counter)
     accepted: Counter[str] = field(default_factory=Counter)
     accepted_depths: list[int] = field(default_factory=list)
+    depths: DepthCounts = field(default_factory=DepthCounts)
     num_committed: int = 0
 
 
@@ -56,4 +60,7 @@ def step_record(
         phase_s=phase_s,
         forward_s=reply.forward_s,
         sample_s=reply.sample_s,
+        depths=tally.depths,
+        noise_hits=reply.noise_hits,
+        noise_misses=reply.noise_misses,
     )

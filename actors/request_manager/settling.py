@@ -97,7 +97,14 @@ class Settler:
 
     def _count(self, row: StepRow, verified: Verified, num_accepted: int, tally: Tally) -> None:
         if row.turn.request.num_output > 0:
-            row.turn.request.stats.record(len(row.drafts), num_accepted, tally.forward_s)
+            row.turn.request.stats.record(
+                len(row.drafts), num_accepted, tally.draft_s, tally.step_s, tally.forward_s
+            )
+            tally.depths.count(
+                row.drafts.tree,
+                [{proposal.drafter for proposal in node} for node in row.drafts.proposals],
+                [node - 1 for node in verified.accepted],
+            )
         if len(row.drafts):
             tally.accepted_depths.append(num_accepted)
         accepted, committed = set(verified.accepted), set(verified.accepted[:num_accepted])

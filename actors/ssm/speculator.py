@@ -114,7 +114,7 @@ class Speculator:
             if sprouts:
                 expand(self._model, self._ranker, self._store, list(sprouts.values()))
         drafts = tuple(_answers(request.sessions, sessions, sprouts))
-        return DraftReply(drafts, self._description.weights_version)
+        return DraftReply(drafts, self._description.weights_version, *self.noise.take_counts())
 
     def release(self, session_ids: Sequence[int]) -> None:
         """Forget sessions; unknown ones are no fault."""

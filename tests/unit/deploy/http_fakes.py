@@ -148,7 +148,9 @@ class ScriptedBackend:
             done = commit(rules, state, tuple(itertools.islice(tokens, size)))
             first = state.num_tokens
             state = done.state
-            stats.record(size, max(0, len(done.token_ids) - 1), forward_s=0.25)
+            stats.record(
+                size, max(0, len(done.token_ids) - 1), draft_s=0.125, step_s=0.5, forward_s=0.25
+            )
             events.append(
                 GenerationEvent(
                     done.token_ids,

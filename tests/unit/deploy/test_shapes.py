@@ -30,6 +30,8 @@ async def test_a_completion(serve, ids):
                 "mean_acceptance_length": 1.5,
                 "draft_acceptance_rate": 0.25,
                 "acceptance_histogram": [1, 1],
+                "draft_s": 0.25,
+                "step_s": 1.0,
                 "forward_s": 0.5,
             }
         },

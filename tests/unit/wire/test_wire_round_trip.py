@@ -109,6 +109,8 @@ step_replies = st.builds(
     results=tuples(row_results()),
     forward_s=seconds,
     sample_s=seconds,
+    noise_hits=uint32,
+    noise_misses=uint32,
 )
 text = st.text(st.characters(codec="utf-8"))
 descriptions = st.builds(
