@@ -74,16 +74,47 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Single steps beside the floor and beside transformers, then modes of speculation over "
-        "HTTP against a server of their own, all in one run. Tables, then one JSON line."
+        "Single steps beside the floor and beside transformers; trees against sequences; calls of "
+        "the draft model; then modes of speculation over HTTP on a server of their own, with "
+        "acceptance by depth and foretold speed-up. Tables, then one JSON line."
     )
     _add_config(parser)
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="default: a few of our own")
-    parser.add_argument("--per-task", type=int, default=10, metavar="N", help="default: 10")
+    number: dict[str, Any] = {"type": int, "metavar": "N"}
+    parser.add_argument("--per-task", default=10, **number, help="prompts; default: 10")
+    parser.add_argument("--limit", **number, help="prompts of all tasks together")
     parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="default: 128")
-    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="default: 0")
-    parser.add_argument("--context", type=int, default=256, metavar="N", help="of single steps")
-    parser.add_argument("--streams", type=int, default=8, metavar="N", help="open at once")
+    parser.add_argument(
+        "--temperature", type=float, nargs="+", default=[0.0], metavar="T", help="default: 0"
+    )
+    parser.add_argument("--seeds", default=1, **number, help="of each prompt at T > 0; default: 1")
+    parser.add_argument("--context", default=256, **number, help="of single steps; default: 256")
+    parser.add_argument("--rounds", **number, help="of what is measured without a server")
+    parser.add_argument(
+        "--batches",
+        type=int,
+        nargs="+",
+        default=[1, 2, 4, 8, 16],
+        metavar="N",
+        help="requests with a tree each; default: 1 2 4 8 16",
+    )
+    parser.add_argument(
+        "--widths",
+        type=int,
+        nargs="+",
+        default=[1, 1, 3, 1, 1, 1, 1, 1],
+        metavar="K",
+        help="of those trees, by depth; default: 1 1 3 1 1 1 1 1",
+    )
+    parser.add_argument("--streams", default=8, **number, help="open at once; 0: none; default: 8")
+    parser.add_argument("--modes", nargs="+", metavar="MODE", help="plain, a drafter, merged; all")
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=["steps", "verification", "draft_calls", "modes"],
+        help="what to measure; default: all",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON line there too")
 
 
 def _add_tune(parser: argparse.ArgumentParser) -> None:
