@@ -145,7 +145,8 @@ class Speculator:
         rules = DrawRules(asked.sampling, asked.prompt_len, asked.banned_early)
         max_nodes = min(asked.max_nodes, self._ssm.max_nodes)
         max_depth = min(asked.max_depth, self._ssm.max_depth)
-        return Sprout(session, rules, Growth(self._policy, max_nodes, max_depth))
+        growth = Growth(self._policy, max_nodes, max_depth, asked.least_probability)
+        return Sprout(session, rules, growth)
 
 
 def _warm_up(model: FusedDraft, store: SessionStore, max_rows: int) -> None:
@@ -186,6 +187,8 @@ def _check(request: DraftRequest, vocab_size: int) -> None:
             raise ProtocolError(f"session {asked.session_id} has no tokens")
         if asked.max_nodes < 1 or asked.max_depth < 1:
             raise ProtocolError(f"session {asked.session_id} asks for no tree")
+        if not 0.0 <= asked.least_probability <= 1.0:
+            raise ProtocolError(f"session {asked.session_id} has no sensible least probability")
         ids = (*asked.token_ids, *asked.banned_early)
         if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
             raise ProtocolError(f"session {asked.session_id} names a token that the LLM lacks")
