@@ -34,13 +34,18 @@ Report = dict[str, Any]
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, and return the exit status."""
     config = load_config(arguments.config)
+    # What is wrong is better told now than when much has been measured.
+    load_prompts(arguments.prompts or SAMPLE, arguments.per_task, arguments.limit)
+    modes_of(config.speculation.drafters, arguments.modes)
+    if arguments.json is not None:
+        _write(arguments.json, "")
     report: Report = {}
     for part in arguments.parts or PARTS:
         report |= PARTS[part](config, arguments)
     text = json.dumps(report)
-    if arguments.json is not None:
-        _write(arguments.json, text)
     print(text)
+    if arguments.json is not None:
+        _write(arguments.json, f"{text}\n")
     return 0
 
 
@@ -159,6 +164,6 @@ def _prediction(plain: ModeResult, mode: ModeResult, task: str) -> Prediction | 
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(f"{text}\n")
+        path.write_text(text)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "--json") from error

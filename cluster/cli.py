@@ -72,6 +72,13 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, metavar="CONFIG", help="configuration file (YAML)")
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Single steps beside the floor and beside transformers; trees against sequences; calls of "
@@ -80,10 +87,10 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     )
     _add_config(parser)
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="default: a few of our own")
-    number: dict[str, Any] = {"type": int, "metavar": "N"}
+    number: dict[str, Any] = {"type": _positive, "metavar": "N"}
     parser.add_argument("--per-task", default=10, **number, help="prompts; default: 10")
     parser.add_argument("--limit", **number, help="prompts of all tasks together")
-    parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="default: 128")
+    parser.add_argument("--max-tokens", default=128, **number, help="default: 128")
     parser.add_argument(
         "--temperature", type=float, nargs="+", default=[0.0], metavar="T", help="default: 0"
     )
@@ -92,7 +99,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", **number, help="of what is measured without a server")
     parser.add_argument(
         "--batches",
-        type=int,
+        type=_positive,
         nargs="+",
         default=[1, 2, 4, 8, 16],
         metavar="N",
@@ -100,13 +107,15 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--widths",
-        type=int,
+        type=_positive,
         nargs="+",
         default=[1, 1, 3, 1, 1, 1, 1, 1],
         metavar="K",
         help="of those trees, by depth; default: 1 1 3 1 1 1 1 1",
     )
-    parser.add_argument("--streams", default=8, **number, help="open at once; 0: none; default: 8")
+    parser.add_argument(
+        "--streams", type=int, default=8, metavar="N", help="open at once; 0: none; default: 8"
+    )
     parser.add_argument("--modes", nargs="+", metavar="MODE", help="plain, a drafter, merged; all")
     parser.add_argument(
         "--parts",

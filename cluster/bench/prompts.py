@@ -26,7 +26,7 @@ def load_prompts(path: Path, per_task: int, limit: int | None = None) -> list[Pr
     """The first `per_task` prompts of every task, tasks taking turns; the first `limit` of those.
 
     Raises:
-        InputError: if the file cannot be read as prompts.
+        InputError: if the file cannot be read as prompts, or has none.
     """
     by_task: defaultdict[str, list[Prompt]] = defaultdict(list)
     try:
@@ -39,6 +39,8 @@ def load_prompts(path: Path, per_task: int, limit: int | None = None) -> list[Pr
                 by_task[prompt.task].append(prompt)
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not a file of prompts: {error!r}", "--prompts") from error
+    if not by_task:
+        raise InputError(f"{path}: no prompts", "--prompts")
     turns = [
         prompts[i] for i in range(per_task) for prompts in by_task.values() if i < len(prompts)
     ]
