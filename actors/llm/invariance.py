@@ -67,7 +67,7 @@ def _in_steps(
         if beside:
             rows.insert(0, _chain(_NEIGHBOUR, 0, ids[-3:]))
         logits = _forward(loaded, cache, rows)[-num_rows:]
-        slots = range(start, start + num_rows)
+        slots = list(range(start, start + num_rows))
         yield _Step(start, slots, logits, cache.data[:, :, :, slots])
         start += num_rows
     path = ids[start : start + _TREE_DEPTH]
