@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from actors.request_manager.config import SpeculationConfig
 from actors.request_manager.ports import Draft, Drafter, DraftTask
-from actors.request_manager.scheduler import Turn
+from actors.request_manager.turns import Turn
 
 logger = logging.getLogger(__name__)
 

@@ -118,6 +118,7 @@ class SpeculationStats:
         acceptance_histogram: entry k counts the drafted steps that committed k draft tokens.
         forward_s: seconds of those steps inside the LLM's forward pass, shared with whoever else
             was in them.
+        num_cached_tokens: prompt tokens whose KV was there already when the request first ran.
     """
 
     num_llm_steps: int = 0
@@ -126,6 +127,7 @@ class SpeculationStats:
     num_accepted_draft_tokens: int = 0
     acceptance_histogram: list[int] = field(default_factory=list)
     forward_s: float = 0.0
+    num_cached_tokens: int = 0
 
     def record(self, num_drafts: int, num_accepted: int, forward_s: float) -> None:
         """Count one LLM step with `num_drafts` draft nodes."""
