@@ -125,6 +125,7 @@ class ScriptedLLM:
     async def restore(self) -> None:
         self.num_restores += 1
         self._dead = False
+        self._reset()
         if self.blocks_after_restore is not None:
             self._description = replace(self._description, num_kv_blocks=self.blocks_after_restore)
 
