@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from prometheus_client import CollectorRegistry
 
-from actors.llm.kv_cache import num_blocks_for
+from actors.decoder.kv_cache import num_blocks_for
 from actors.llm.loading import DTYPES, LoadedModel, load_model
 from actors.llm.rank import Rank
 from actors.messages import LLMDescription, StepMessage, StepReply

@@ -52,7 +52,7 @@ def test_the_probe_sees_a_hair(smollm2):
         (Shifted, lambda batch: len(batch.token_ids) == 2),
         (Shifted, lambda batch: len(batch.token_ids) == 32),
         (Shifted, lambda batch: len(batch.spans) > 1),
-        (ShiftedKV, lambda batch: not batch.spans[0].row.tree.is_chain),
+        (ShiftedKV, lambda batch: not batch.spans[0].tree.is_chain),
     ):
         shifted = dataclasses.replace(smollm2, model=kind(smollm2.model, moves))
         assert not is_batch_invariant(shifted)

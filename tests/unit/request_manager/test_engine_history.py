@@ -194,7 +194,7 @@ class EngineHistoryOfGroups(EngineHistory):
     num_groups = 2
 
 
-LENGTH = settings(max_examples=30, stateful_step_count=40, deadline=None)
+LENGTH = settings(max_examples=20, stateful_step_count=40, deadline=None)
 TestEngineHistory = EngineHistory.TestCase
 TestEngineHistory.settings = LENGTH
 TestEngineHistoryOfGroups = EngineHistoryOfGroups.TestCase

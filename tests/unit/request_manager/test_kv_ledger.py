@@ -231,4 +231,4 @@ class LedgerHistory(RuleBasedStateMachine):
 
 
 TestLedgerHistory = LedgerHistory.TestCase
-TestLedgerHistory.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestLedgerHistory.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
