@@ -1,10 +1,10 @@
 """What the request manager and the LLM ranks say to each other, as plain dataclasses.
 
 One ordered stream of `StepMessage`s goes to every rank; the last pipeline stage answers each with
-a `StepReply`. Inside a step the order is: commits (copy to contiguous slots) → releases → new
-requests (so a preempted one can come back under its number) → block grants → writes and the
-forward pass. Token IDs and per-token scalars only: nothing here has the size of the vocabulary or
-of a hidden state.
+a `StepReply`. Inside a step the order is: commits (copy to contiguous slots) → trims → releases →
+new requests (so a preempted one can come back under its number, with blocks that are filled
+already) → block grants → writes and the forward pass. Token IDs and per-token scalars only: nothing
+here has the size of the vocabulary or of a hidden state.
 
 `actors.wire` turns these into protos and back.
 """
@@ -30,6 +30,9 @@ class NewRequest:
     """Token ids that cannot be drawn before `sampling.min_tokens` output tokens (EOS, stops)."""
     num_logprobs: int | None = None
     """None: none wanted; k: the drawn token's log-probability and the top k at each node."""
+    reused_blocks: tuple[int, ...] = ()
+    """KV blocks that begin its block table and are full of its first tokens' KV already, computed
+    for another request or for this one before; nobody writes into them."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,8 @@ class StepMessage:
     group: int = 0
     """Which of the groups in flight this step belongs to (for traces)."""
     commits: tuple[KVCommit, ...] = ()
+    trims: tuple[int, ...] = ()
+    """Requests whose blocks beyond the last committed token are taken back."""
     releases: tuple[int, ...] = ()
     """Requests to forget; their blocks may be granted again from this very step on."""
     new: tuple[NewRequest, ...] = ()

@@ -43,6 +43,7 @@ def encode_step(message: StepMessage) -> pb.StepMessage:
                 pb.KVCommit(request_id=commit.request_id, kept_nodes=commit.kept_nodes)
                 for commit in message.commits
             ],
+            trims=message.trims,
             releases=message.releases,
             new=[_encode_new(new) for new in message.new],
             rows=[_encode_row(row) for row in message.rows],
@@ -61,6 +62,7 @@ def decode_step(encoded: pb.StepMessage) -> StepMessage:
         commits=tuple(
             KVCommit(commit.request_id, tuple(commit.kept_nodes)) for commit in encoded.commits
         ),
+        trims=tuple(encoded.trims),
         releases=tuple(encoded.releases),
         new=tuple(_decode_new(new) for new in encoded.new),
         rows=tuple(_decode_row(row) for row in encoded.rows),
@@ -158,6 +160,7 @@ def _encode_new(new: NewRequest) -> pb.NewRequest:
         sampling=encode_sampling(new.sampling),
         banned_early=new.banned_early,
         num_logprobs=new.num_logprobs,
+        reused_blocks=new.reused_blocks,
     )
 
 
@@ -168,6 +171,7 @@ def _decode_new(encoded: pb.NewRequest) -> NewRequest:
         sampling=decode_sampling(encoded.sampling),
         banned_early=tuple(encoded.banned_early),
         num_logprobs=encoded.num_logprobs if encoded.HasField("num_logprobs") else None,
+        reused_blocks=tuple(encoded.reused_blocks),
     )
 
 

@@ -46,6 +46,15 @@ class Metrics:
         self._waiting = make.gauge("treeserve_requests_waiting", "Requests in the queue.")
         self._kv_used = make.gauge("treeserve_kv_blocks_used", "KV blocks in use.")
         self._kv_total = make.gauge("treeserve_kv_blocks_total", "KV blocks that there are.")
+        self._queried = make.counter(
+            "treeserve_prefix_cache_queries", "Tokens looked up in the prefix cache."
+        )
+        self._reused = make.counter(
+            "treeserve_prefix_cache_hits", "Tokens whose KV was found in the prefix cache."
+        )
+        self._preemptions = make.counter(
+            "treeserve_preemptions", "Requests whose KV was given up for others."
+        )
         self._prompt_tokens = make.counter(
             "treeserve_prompt_tokens", "Prompt tokens of the requests that ended."
         )
@@ -152,6 +161,9 @@ class Metrics:
 
     def step_done(self, record: StepRecord) -> None:
         self._steps.inc()
+        self._queried.inc(record.queried_tokens)
+        self._reused.inc(record.reused_tokens)
+        self._preemptions.inc(record.preemptions)
         for phase, seconds in record.phase_s.items():
             self._phases(phase).observe(seconds)
         self._phases("forward").observe(record.forward_s)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from actors.request_manager.generation import GenerationEvent
 from actors.vocabulary import Vocabulary
 from deploy.backend import Backend, require_good_end
-from deploy.choices import GrowingChoice, Piece, total_stats
+from deploy.choices import GrowingChoice, Piece, cached_tokens, total_stats
 from deploy.requests import Choice
 from deploy.responses import Json, ResponseFormat, speculation_metrics, to_json, usage
 from deploy.streaming import interleave
@@ -117,7 +117,8 @@ class Answer:
         return b"data: " + to_json(body | extra) + b"\n\n"
 
     def _usage(self) -> Json:
-        return usage(self._num_prompt_tokens, sum(growing.num_tokens for growing in self._growing))
+        completion_tokens = sum(growing.num_tokens for growing in self._growing)
+        return usage(self._num_prompt_tokens, completion_tokens, cached_tokens(self._growing))
 
     def _metrics(self) -> Json:
         return speculation_metrics(total_stats([growing.stats for growing in self._growing]))

@@ -108,6 +108,18 @@ class GrowingChoice:
         return ScoredToken(token_id, logprob, top, offset)
 
 
+def cached_tokens(choices: Sequence[GrowingChoice]) -> int:
+    """Prompt tokens that were computed before; each prompt counts once, as in the usage.
+
+    The first of several choices computes what the prompt lacks, and the others find it.
+    """
+    by_prompt: dict[int, int] = {}
+    for growing in choices:
+        found, prompt = growing.stats.num_cached_tokens, id(growing.choice.prompt)
+        by_prompt[prompt] = min(found, by_prompt.get(prompt, found))
+    return sum(by_prompt.values())
+
+
 def total_stats(all_stats: Sequence[SpeculationStats]) -> SpeculationStats:
     """The sums over several choices."""
     total = SpeculationStats()

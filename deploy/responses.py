@@ -169,11 +169,13 @@ def token_text(vocabulary: Vocabulary, token_id: int) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def usage(prompt_tokens: int, completion_tokens: int) -> Json:
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Json:
+    """Of the prompt tokens `cached_tokens` did not have to be computed."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
     }
 
 

@@ -66,18 +66,20 @@ class SamplingParams(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., min_tokens: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class NewRequest(_message.Message):
-    __slots__ = ("request_id", "prompt_len", "sampling", "banned_early", "num_logprobs")
+    __slots__ = ("request_id", "prompt_len", "sampling", "banned_early", "num_logprobs", "reused_blocks")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     BANNED_EARLY_FIELD_NUMBER: _ClassVar[int]
     NUM_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    REUSED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     prompt_len: int
     sampling: SamplingParams
     banned_early: _containers.RepeatedScalarFieldContainer[int]
     num_logprobs: int
-    def __init__(self, request_id: _Optional[int] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., banned_early: _Optional[_Iterable[int]] = ..., num_logprobs: _Optional[int] = ...) -> None: ...
+    reused_blocks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[int] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., banned_early: _Optional[_Iterable[int]] = ..., num_logprobs: _Optional[int] = ..., reused_blocks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class KVCommit(_message.Message):
     __slots__ = ("request_id", "kept_nodes")
@@ -106,7 +108,7 @@ class Row(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., start: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., new_blocks: _Optional[_Iterable[int]] = ..., first_output: _Optional[int] = ..., scored_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StepMessage(_message.Message):
-    __slots__ = ("epoch", "step_id", "group", "commits", "releases", "new", "rows")
+    __slots__ = ("epoch", "step_id", "group", "commits", "releases", "new", "rows", "trims")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +116,7 @@ class StepMessage(_message.Message):
     RELEASES_FIELD_NUMBER: _ClassVar[int]
     NEW_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    TRIMS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step_id: int
     group: int
@@ -121,7 +124,8 @@ class StepMessage(_message.Message):
     releases: _containers.RepeatedScalarFieldContainer[int]
     new: _containers.RepeatedCompositeFieldContainer[NewRequest]
     rows: _containers.RepeatedCompositeFieldContainer[Row]
-    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., group: _Optional[int] = ..., commits: _Optional[_Iterable[_Union[KVCommit, _Mapping]]] = ..., releases: _Optional[_Iterable[int]] = ..., new: _Optional[_Iterable[_Union[NewRequest, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
+    trims: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., group: _Optional[int] = ..., commits: _Optional[_Iterable[_Union[KVCommit, _Mapping]]] = ..., releases: _Optional[_Iterable[int]] = ..., new: _Optional[_Iterable[_Union[NewRequest, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., trims: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RowResult(_message.Message):
     __slots__ = ("request_id", "drawn_ids", "logprobs", "num_top", "top_ids", "top_logprobs")

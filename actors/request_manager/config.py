@@ -68,6 +68,7 @@ class SchedulerConfig(BaseModel):
         max_queued_requests: requests that may wait; more are refused.
         kv_block_tokens: tokens in one KV block.
         kv_memory_bytes: memory for the KV cache of one rank, or `auto`.
+        kv_prefix_reuse: requests that begin alike share the KV of what they have in common.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -77,3 +78,4 @@ class SchedulerConfig(BaseModel):
     max_queued_requests: Annotated[int, Field(ge=0, le=1_000_000)] = 256
     kv_block_tokens: Annotated[int, Field(ge=1, le=1024)] = 16
     kv_memory_bytes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
+    kv_prefix_reuse: bool = True

@@ -29,10 +29,12 @@ from actors.request_manager.generation import FinishReason, GenerationEvent, Gen
 from actors.request_manager.kv_ledger import KVLedger
 from actors.request_manager.merge import MergedTree, merge
 from actors.request_manager.ports import LLM, Clock, Drafter, DraftTask, Observer
+from actors.request_manager.prefix_reuse import PrefixReuse
 from actors.request_manager.records import Laps, Tally, step_outcome, step_record
 from actors.request_manager.request import Request, State
-from actors.request_manager.scheduler import Scheduler, Turn
+from actors.request_manager.scheduler import Scheduler
 from actors.request_manager.settling import Settler, results_by_request, verify_row
+from actors.request_manager.turns import Turn
 from actors.request_manager.verify import VERIFICATION_RULES
 from actors.vocabulary import Vocabulary
 
@@ -78,13 +80,18 @@ class Engine:
         self._observer = observer
         self._clock = clock
         self._ledger = KVLedger(description.num_kv_blocks, description.kv_block_tokens)
-        self._scheduler = Scheduler(scheduling, self._ledger, num_groups)
+        self._reuse = PrefixReuse(
+            enabled=scheduling.kv_prefix_reuse,
+            block_tokens=description.kv_block_tokens,
+            batch_invariant=description.batch_invariant,
+        )
+        self._scheduler = Scheduler(scheduling, self._ledger, self._reuse, num_groups)
         self._composer = Composer()
         self._drafting = Drafting(drafters, speculation.draft_deadline_ms / 1e3, clock)
         self._rule = VERIFICATION_RULES[speculation.verification]
         self._budget = BUDGETS[speculation.budget]()
         self._acceptance = Acceptance()
-        self._settler = Settler(self._ledger, self._composer, self._acceptance)
+        self._settler = Settler(self._ledger, self._reuse, self._composer, self._acceptance)
         self._next_request = 0
         self._work = [asyncio.Event() for _ in range(num_groups)]
         self._healthy = asyncio.Event()
@@ -152,6 +159,8 @@ class Engine:
                 if turns or self._scheduler.has_releases:
                     await self._take_step(group, turns)
                 else:
+                    if self.is_idle:
+                        self.audit()
                     await self._work[group].wait()
                     self._work[group].clear()
             except PeerError as error:
@@ -190,7 +199,8 @@ class Engine:
         self._budget.observe(
             step_outcome(num_draws, message, rows, tally, laps.seconds, drafted.answer_s)
         )
-        self._observer.step_done(step_record(message, rows, reply, tally, laps.seconds))
+        counts = self._scheduler.take_counts()
+        self._observer.step_done(step_record(message, rows, reply, tally, counts, laps.seconds))
         self._wake()
 
     def _draft_tasks(self, turns: Sequence[Turn], num_draws: int) -> list[DraftTask]:
@@ -224,8 +234,8 @@ class Engine:
         num_tokens = sum(turn.num_tokens for turn in turns)
         chosen = self._budget.select(trees, num_draws, num_tokens, room)
         grants = self._scheduler.grant(turns, {key: len(tree) for key, tree in chosen.items()})
-        releases = self._scheduler.take_releases()
-        return self._composer.compose(group, grants, chosen, releases)
+        returned = self._scheduler.take_returned()
+        return self._composer.compose(group, grants, chosen, returned)
 
     def _emit(self, request: Request, event: GenerationEvent | None) -> None:
         request.in_flight = False
@@ -349,6 +359,7 @@ class Engine:
         """Go on with ranks that may have found room for another number of KV blocks than before."""
         self.description = description
         self._ledger.reset(description.num_kv_blocks)
+        self._reuse.batch_invariant = description.batch_invariant
         for request in list(self._scheduler.requests()):
             if not self._scheduler.could_hold(request):
                 lost = "after a restart the KV cache is too small for this request"

@@ -119,6 +119,7 @@ class SpeculationStats:
         draft_s, step_s, forward_s: seconds of those steps that passed waiting for drafts, waiting
             for the LLM, and in its forward pass (a part of `step_s`); shared with whoever else was
             in them.
+        num_cached_tokens: prompt tokens whose KV was there already when the request first ran.
     """
 
     num_llm_steps: int = 0
@@ -129,6 +130,7 @@ class SpeculationStats:
     draft_s: float = 0.0
     step_s: float = 0.0
     forward_s: float = 0.0
+    num_cached_tokens: int = 0
 
     def record(
         self, num_drafts: int, num_accepted: int, draft_s: float, step_s: float, forward_s: float

@@ -98,6 +98,9 @@ class StepRecord:
         num_committed: output tokens that the step brought.
         drafted, accepted: nodes by drafter; a node counts for each of its proposers.
         accepted_depths: for each drafted row, how many of its draft nodes were accepted.
+        queried_tokens, reused_tokens, preemptions: since the step before: tokens of requests that
+            looked for KV to take over, tokens for which they found it, requests that had to give
+            theirs up.
         phase_s: seconds by phase: schedule, draft, merge, step, verify, commit, emit.
         forward_s, sample_s: seconds inside the LLM's own process.
         depths: of the decoding requests in the step.
@@ -111,6 +114,9 @@ class StepRecord:
     drafted: Mapping[str, int]
     accepted: Mapping[str, int]
     accepted_depths: Sequence[int]
+    queried_tokens: int
+    reused_tokens: int
+    preemptions: int
     phase_s: Mapping[str, float]
     forward_s: float
     sample_s: float

@@ -11,6 +11,7 @@ from actors.request_manager.composer import StepRow
 from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.drafter_worth import StepOutcome
 from actors.request_manager.ports import Clock, StepRecord
+from actors.request_manager.turns import AdmissionCounts
 
 
 class Laps:
@@ -49,6 +50,7 @@ def step_record(
     rows: Sequence[StepRow],
     reply: StepReply,
     tally: Tally,
+    counts: AdmissionCounts,
     phase_s: Mapping[str, float],
 ) -> StepRecord:
     """Everything that is known of a step when it is over."""
@@ -60,6 +62,9 @@ def step_record(
         drafted=tally.drafted,
         accepted=tally.accepted,
         accepted_depths=tally.accepted_depths,
+        queried_tokens=counts.queried_tokens,
+        reused_tokens=counts.reused_tokens,
+        preemptions=counts.preemptions,
         phase_s=phase_s,
         forward_s=reply.forward_s,
         sample_s=reply.sample_s,

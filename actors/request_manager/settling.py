@@ -15,6 +15,7 @@ from actors.request_manager.commit import commit
 from actors.request_manager.composer import Composer, StepRow
 from actors.request_manager.generation import NO_TOP, GenerationEvent, TokenLogprob
 from actors.request_manager.kv_ledger import KVLedger
+from actors.request_manager.prefix_reuse import PrefixReuse
 from actors.request_manager.records import Tally
 from actors.request_manager.request import Request, State
 from actors.request_manager.verify import VerificationRule, Verified
@@ -51,8 +52,15 @@ def verify_row(
 class Settler:
     """Applies the outcome of a step to requests, ledger and composer."""
 
-    def __init__(self, ledger: KVLedger, composer: Composer, acceptance: Acceptance) -> None:
+    def __init__(
+        self,
+        ledger: KVLedger,
+        reuse: PrefixReuse,
+        composer: Composer,
+        acceptance: Acceptance,
+    ) -> None:
         self._ledger = ledger
+        self._reuse = reuse
         self._composer = composer
         self._acceptance = acceptance
 
@@ -69,6 +77,7 @@ class Settler:
             request.prompt_logprobs.extend(_scored(row, result))
         if verified is None:
             self._keep(request, range(row.turn.num_tokens))
+            self._publish(request)
             return None
         self._keep(
             request,
@@ -81,6 +90,7 @@ class Settler:
         tally.num_committed += len(committed.token_ids)
         request.output = committed.state
         request.tokens.extend(committed.token_ids)
+        self._publish(request)
         if request.state is State.PREFILL:
             request.transition(State.DECODE)
         return GenerationEvent(
@@ -94,6 +104,11 @@ class Settler:
     def _keep(self, request: Request, nodes: Sequence[int]) -> None:
         self._ledger.commit(request.request_id, len(nodes))
         self._composer.commit(request.request_id, nodes)
+
+    def _publish(self, request: Request) -> None:
+        """Offer the blocks that are full by now for reuse."""
+        committed = self._ledger.account(request.request_id).committed
+        self._ledger.publish(request.request_id, self._reuse.offered(request, committed))
 
     def _count(self, row: StepRow, verified: Verified, num_accepted: int, tally: Tally) -> None:
         if row.turn.request.num_output > 0:

@@ -34,6 +34,9 @@ def step(**changes: object) -> StepRecord:
         "drafted": {"prompt_lookup": 9},
         "accepted": {"prompt_lookup": 3},
         "accepted_depths": (2, 0, 1),
+        "queried_tokens": 40,
+        "reused_tokens": 32,
+        "preemptions": 1,
         "phase_s": {"draft": 0.001, "step": 0.01},
         "forward_s": 0.008,
         "sample_s": 0.001,
@@ -98,6 +101,15 @@ def test_a_step_with_drafts(metrics: Metrics, registry: CollectorRegistry) -> No
     assert value("treeserve_tree_nodes_sum", LABELS) == 9
     assert value("treeserve_step_seconds_sum", LABELS | {"phase": "draft"}) == 0.001
     assert value("treeserve_step_seconds_sum", LABELS | {"phase": "forward"}) == 0.008
+
+
+def test_reuse_and_preemption_are_counted(metrics: Metrics, registry: CollectorRegistry) -> None:
+    metrics.step_done(step())
+    metrics.step_done(step(queried_tokens=10, reused_tokens=0, preemptions=0))
+    value = registry.get_sample_value
+    assert value("treeserve_prefix_cache_queries_total", LABELS) == 50
+    assert value("treeserve_prefix_cache_hits_total", LABELS) == 32
+    assert value("treeserve_preemptions_total", LABELS) == 1
 
 
 def test_the_names_that_benchmark_clients_read(

@@ -20,7 +20,12 @@ async def test_a_completion(serve, ids):
         "created": 1_700_000_000,
         "model": MODEL,
         "choices": [{"index": 0, "text": "abc", "logprobs": None, "finish_reason": "length"}],
-        "usage": {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4},
+        "usage": {
+            "prompt_tokens": 1,
+            "completion_tokens": 3,
+            "total_tokens": 4,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        },
         "metrics": {
             "speculative_decoding": {
                 "num_llm_steps": 2,

@@ -60,6 +60,7 @@ async def test_usage_counts_what_was_delivered(serve, ids, blocks, max_tokens):
         "prompt_tokens": 1,
         "completion_tokens": max_tokens,
         "total_tokens": max_tokens + 1,
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
     assert len(choice["token_ids"]) == len(choice["logprobs"]["tokens"]) == max_tokens
     chunks = await served.stream_complete(**body, stream_options={"include_usage": True})
@@ -70,6 +71,19 @@ async def test_usage_counts_what_was_delivered(serve, ids, blocks, max_tokens):
     assert flat(part["token_ids"] for part in streamed) == choice["token_ids"]
     for name, values in choice["logprobs"].items():
         assert flat(part["logprobs"][name] for part in streamed) == values
+
+
+async def test_cached_tokens_count_each_prompt_once(serve, ids):
+    """The first choice of a prompt fills the cache for the others."""
+    served = serve(ids("abc"))
+    cached = iter([5, 12, 12, 0, 8, 8])
+    served.backend.num_cached = lambda request: next(cached)
+    body = {"prompt": ["Hello there", "Hello"], "n": 3, "max_tokens": 2}
+    answer = await served.complete(**body)
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 5}
+    cached = iter([16, 12, 12, 9, 8, 8])
+    chunks = await served.stream_complete(**body, stream_options={"include_usage": True})
+    assert chunks[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 20}
 
 
 HELD_BACK = {

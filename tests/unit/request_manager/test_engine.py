@@ -13,7 +13,8 @@ from actors.messages import StepMessage, StepReply
 from actors.request_manager.config import SchedulerConfig
 from actors.request_manager.generation import FinishReason, GenerationEvent, SpeculationOptions
 from actors.request_manager.ports import Drafter
-from actors.request_manager.scheduler import Scheduler, Turn
+from actors.request_manager.scheduler import Scheduler
+from actors.request_manager.turns import Turn
 from actors.sampling import SamplingParams
 from tests.unit.request_manager.house import (
     BrokenDrafter,

@@ -55,6 +55,7 @@ new_requests = st.builds(
     sampling=samplings,
     banned_early=tuples(token),
     num_logprobs=st.none() | st.integers(0, 64),
+    reused_blocks=tuples(uint32),
 )
 
 
@@ -98,6 +99,7 @@ step_messages = st.builds(
     step_id=uint64,
     group=uint32,
     commits=tuples(st.builds(KVCommit, request_id=uint64, kept_nodes=tuples(uint32))),
+    trims=tuples(uint64),
     releases=tuples(uint64),
     new=tuples(new_requests),
     rows=tuples(rows()),
