@@ -69,11 +69,11 @@ async def launch(config: Config) -> Launched:
             ray_api.use_placement_group, placement.bundles, STRATEGY, PLACEMENT_TIMEOUT_S
         )
         resources.callback(group.remove)
-        ranks = ActorGroup(
-            "LLMRank", _rank_makers(config, folder, placement), placement.rank_places, group
-        )
+        patience_s = config.llm.start_timeout_s
+        makers = _rank_makers(config, folder, placement)
+        ranks = ActorGroup("LLMRank", makers, placement.rank_places, group, patience_s)
         ssms = [
-            ActorGroup("DraftModel", [_ssm_maker(config, ssm, folder)], [place], group)
+            ActorGroup("DraftModel", [_ssm_maker(config, ssm, folder)], [place], group, patience_s)
             for ssm, place in zip(config.ssms, placement.ssm_places, strict=True)
         ]
         for actors in (ranks, *ssms):

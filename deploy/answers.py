@@ -17,7 +17,6 @@ from deploy.backend import Backend, require_good_end
 from deploy.choices import GrowingChoice, Piece, cached_tokens, total_stats
 from deploy.requests import Choice
 from deploy.responses import Json, ResponseFormat, speculation_metrics, to_json, usage
-from deploy.streaming import interleave
 
 DONE = b"data: [DONE]\n\n"
 
@@ -104,8 +103,8 @@ class Answer:
         yield DONE
 
     async def _events(self) -> AsyncGenerator[tuple[int, GenerationEvent], None]:
-        streams = [self._backend.generate(growing.choice.request) for growing in self._growing]
-        async with aclosing(interleave(streams)) as events:
+        requests = [growing.choice.request for growing in self._growing]
+        async with aclosing(self._backend.generate(requests)) as events:
             async for place, event in events:
                 require_good_end(event)
                 if event.token_ids:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
@@ -19,7 +19,9 @@ from starlette.responses import Response
 from actors.errors import InputError
 from actors.vocabulary import Vocabulary
 from deploy.answers import Answer, Envelope
+from deploy.api_keys import ApiKeys
 from deploy.backend import Backend
+from deploy.doorkeeper import Door, Doorkeeper, HeadAsGet
 from deploy.http_errors import ApiError, add_error_handlers, error_frame
 from deploy.openai_schema import ChatRequest, CompletionRequest, GenerationFields
 from deploy.openapi import ERROR_RESPONSE, describe, generation_route
@@ -28,6 +30,7 @@ from deploy.readiness import Readiness
 from deploy.request_body import read_json_object, validate
 from deploy.requests import (
     Budget,
+    Choice,
     LogprobsWish,
     UnknownModel,
     build_choices,
@@ -54,6 +57,7 @@ def build_app(
     tokenizer: Tokenizer,
     vocabulary: Vocabulary,
     settings: ApiSettings | None = None,
+    door: Door | None = None,
     *,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
@@ -64,12 +68,16 @@ def build_app(
     Args:
         tokenizer: of `transformers`; used from one thread only.
         vocabulary: the same tokenizer's, as bytes.
+        door: lets requests in; by default everybody.
         clock, wall_clock: monotonic and calendar seconds.
         new_seed: where a request's seed comes from if it has none.
     """
     settings = settings or ApiSettings()
+    door = door or Door(ApiKeys())
     readiness = Readiness(backend, settings, clock)
-    service = _Service(backend, tokenizer, vocabulary, settings, readiness, wall_clock, new_seed)
+    service = _Service(
+        backend, tokenizer, vocabulary, settings, door, readiness, wall_clock, new_seed
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -84,8 +92,11 @@ def build_app(
         redirect_slashes=False,
     )
     add_error_handlers(app)
+    app.add_middleware(Doorkeeper, door=door)
+    app.add_middleware(HeadAsGet)
     _add_generation_routes(app, service)
-    _add_status_routes(app, backend, readiness, created=int(wall_clock()))
+    _add_model_routes(app, backend, created=int(wall_clock()))
+    _add_status_routes(app, backend, readiness, door)
     describe(app)
     return app
 
@@ -99,6 +110,7 @@ class _Service:
         tokenizer: Tokenizer,
         vocabulary: Vocabulary,
         settings: ApiSettings,
+        door: Door,
         readiness: Readiness,
         wall_clock: Callable[[], float],
         new_seed: Callable[[], int],
@@ -108,6 +120,8 @@ class _Service:
         self._encoder = PromptEncoder(tokenizer, vocabulary, self._description)
         self._vocabulary = vocabulary
         self._settings = settings
+        limits = (settings.max_choices, self._description.max_places, door.max_places_per_key)
+        self._max_choices = min(limit for limit in limits if limit is not None)
         self._readiness = readiness
         self._wall_clock = wall_clock
         self._new_seed = new_seed
@@ -132,6 +146,7 @@ class _Service:
         body = await self._body(request)
         fields = validate(ChatRequest, without_unbuilt(body, CHAT_NEUTRAL, body.get("n")))
         check_common(fields, self._description)
+        self._check_num_choices(1, fields.n)
         budget, wish = chat_budget(fields), chat_logprobs(fields)
         prompt = await self._encoder.chat(fields.messages)
         form = ChatFormat(self._vocabulary, with_token_ids=fields.return_token_ids)
@@ -141,10 +156,19 @@ class _Service:
         return await read_json_object(request, self._settings.max_body_bytes)
 
     def _check_num_choices(self, num_prompts: int, n: int) -> None:
-        if num_prompts * n > self._settings.max_choices:
+        if num_prompts * n > self._max_choices:
             raise InputError(
-                f"{num_prompts} prompts with n = {n} ask for more than "
-                f"{self._settings.max_choices} choices",
+                f"{num_prompts} prompts with n = {n} ask for more than {self._max_choices} choices",
+                "n" if n > 1 else "prompt",
+            )
+
+    def _check_prompt_tokens(self, choices: Sequence[Choice], n: int) -> None:
+        """What can never be queued together is no matter of trying again."""
+        num_tokens = sum(len(choice.prompt.token_ids) for choice in choices)
+        most = self._description.max_queued_tokens
+        if len(choices) > 1 and num_tokens > most:
+            raise InputError(
+                f"the prompts of all choices have {num_tokens} tokens; at most {most} are taken",
                 "n" if n > 1 else "prompt",
             )
 
@@ -164,6 +188,8 @@ class _Service:
         choices = build_choices(
             response_id, fields, prompts, budget, wish, described, self._new_seed()
         )
+        self._check_prompt_tokens(choices, fields.n)
+        request.state.visit.take(len(choices))
         answer = Answer(
             self._backend,
             self._vocabulary,
@@ -181,7 +207,7 @@ class _Service:
             return Response(body, media_type="application/json")
         options = fields.stream_options
         frames = answer.frames(include_usage=bool(options and options.include_usage))
-        return EventStream(frames, error_frame, self._settings.write_timeout_s)
+        return EventStream(frames, error_frame)
 
 
 def _add_generation_routes(app: FastAPI, service: _Service) -> None:
@@ -194,7 +220,7 @@ def _add_generation_routes(app: FastAPI, service: _Service) -> None:
         return await service.chat(request)
 
 
-def _add_status_routes(app: FastAPI, backend: Backend, readiness: Readiness, created: int) -> None:
+def _add_model_routes(app: FastAPI, backend: Backend, created: int) -> None:
     described = backend.description
     model = {
         "id": described.model_name,
@@ -216,6 +242,8 @@ def _add_status_routes(app: FastAPI, backend: Backend, readiness: Readiness, cre
             raise UnknownModel(name)
         return model
 
+
+def _add_status_routes(app: FastAPI, backend: Backend, readiness: Readiness, door: Door) -> None:
     @app.get("/health")
     async def health() -> dict[str, str]:
         """The process answers; it says nothing of the model."""
@@ -223,12 +251,11 @@ def _add_status_routes(app: FastAPI, backend: Backend, readiness: Readiness, cre
 
     @app.get("/ready", responses={503: ERROR_RESPONSE})
     async def ready() -> Response:
-        """A token was generated lately."""
-        if readiness.is_ready():
+        """A token was generated lately, and requests are taken."""
+        if readiness.is_ready() and not door.is_draining:
             return Response(to_json({"status": "ready"}), media_type="application/json")
-        return ApiError(
-            503, "no token was generated lately", "server_error", code="not_ready"
-        ).response()
+        why = "shutting down" if door.is_draining else "no token was generated lately"
+        return ApiError(503, why, "server_error", code="not_ready").response()
 
     @app.get("/metrics", responses={503: ERROR_RESPONSE})
     async def metrics() -> Response:

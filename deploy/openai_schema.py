@@ -89,6 +89,8 @@ class GenerationFields(_Strict):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES_PER_PROMPT)] = 1
     stream: bool = False
     stream_options: StreamOptions | None = None
+    priority: Annotated[int, Field(ge=-MAX_COUNT, le=MAX_COUNT)] = 0
+    """Lower ones run first, as in vLLM."""
     user: str | None = None
     """A label; nothing depends on it."""
     return_token_ids: bool = False

@@ -124,6 +124,7 @@ def build_choices(
                 num_logprobs=logprobs.num_top,
                 prompt_logprobs=logprobs.num_top if logprobs.of_prompt else None,
                 speculation=speculation,
+                priority=fields.priority,
             )
             choices.append(Choice(index, prompt, request))
     return choices

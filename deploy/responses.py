@@ -23,10 +23,12 @@ LOWEST_LOGPROB = -9999.0
 
 Json = dict[str, Any]
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
 
 def to_json(value: object) -> bytes:
     """ASCII only: no client may take a Unicode line separator in a text for the end of a line."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+    return _ENCODER.encode(value).encode("ascii")
 
 
 class ResponseFormat(ABC):

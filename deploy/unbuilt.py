@@ -28,7 +28,6 @@ _COMMON: dict[str, tuple[Any, ...]] = {
     "guided_regex": _NO_NEUTRAL,
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
-    "priority": (0,),
     "prompt_logprobs": _NO_NEUTRAL,
     "repetition_penalty": (1,),
     "return_tokens_as_token_ids": (False,),

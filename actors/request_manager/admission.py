@@ -18,8 +18,11 @@ def check_request(
         if wanted is not None and not 0 <= wanted <= MAX_LOGPROBS:
             raise InputError(f"{name} must be between 0 and {MAX_LOGPROBS}", name)
     wishes = asked.speculation
-    if wishes.max_nodes is not None and wishes.max_nodes < 0:
-        raise InputError("speculation.max_nodes must not be negative", "speculation.max_nodes")
+    if wishes.max_nodes is not None and not 0 <= wishes.max_nodes <= speculation.max_tree_nodes:
+        raise InputError(
+            f"speculation.max_nodes must be between 0 and {speculation.max_tree_nodes}",
+            "speculation.max_nodes",
+        )
     if wishes.verification not in (None, speculation.verification):
         raise InputError(
             f"this server verifies by {speculation.verification!r}", "speculation.verification"

@@ -28,6 +28,7 @@ from actors.request_manager.drafting import Drafting, DraftsByRequest, draft_tas
 from actors.request_manager.generation import FinishReason, GenerationEvent, GenerationRequest
 from actors.request_manager.kv_ledger import KVLedger
 from actors.request_manager.merge import MergedTree, merge
+from actors.request_manager.outbox import Outbox, Sink
 from actors.request_manager.ports import LLM, Clock, Drafter, DraftTask, Observer
 from actors.request_manager.prefix_reuse import PrefixReuse
 from actors.request_manager.records import Laps, Tally, step_outcome, step_record
@@ -123,20 +124,52 @@ class Engine:
         if any(task.done() for task in self._tasks):
             raise UnavailableError("the engine's loop has ended")
 
-    async def generate(self, asked: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        """Generate one output; closing the iterator cancels it.
+    def submit(self, asked: Sequence[tuple[GenerationRequest, Sink]]) -> list[Request]:
+        """Queue requests that belong together, all or none; their events go to their sinks.
+
+        Returns:
+            What `cancel` takes, in the same order.
 
         Raises:
-            InputError: the request cannot be run.
+            InputError: one of them cannot be run.
             OverloadedError: too many are waiting.
             UnavailableError: the LLM is lost or the engine is stopping.
         """
-        request = self._submit(asked)
+        if self._refusal is not None:
+            raise UnavailableError(self._refusal)
+        requests = [self._make_request(one, sink) for one, sink in asked]
+        self._scheduler.submit(requests)
+        for request in requests:
+            if request.output.finish_reason is not None and not request.wants_prompt_logprobs:
+                self._end(request, request.output.finish_reason)  # nothing is left to generate
+        self._wake()
+        return requests
+
+    def cancel(self, request: Request) -> None:
+        """End a request that nobody reads any more; does nothing if it is over."""
+        if request.state in (State.FINISHED, State.CLOSING):
+            return
+        if request.in_flight:
+            request.transition(State.CLOSING)
+        else:
+            self._end(request, FinishReason.ABORT)
+        self._wake()
+
+    async def generate(self, asked: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
+        """Generate one output; closing the iterator cancels it. Raises as `submit`."""
+        outbox = Outbox()
+        (request,) = self.submit([(asked, outbox.sink(asked.request_id))])
         try:
-            async for event in request.sink:
-                yield event
+            is_over = False
+            while not is_over:
+                (news,) = (await outbox.take()).values()
+                is_over = news.is_last
+                if news.event is not None:
+                    yield news.event
+                if news.error is not None:
+                    raise news.error
         finally:
-            self._cancel(request)
+            self.cancel(request)
 
     @property
     def is_idle(self) -> bool:
@@ -250,9 +283,7 @@ class Engine:
 
     # ------------------------------------------------------------ requests come and go
 
-    def _submit(self, asked: GenerationRequest) -> Request:
-        if self._refusal is not None:
-            raise UnavailableError(self._refusal)
+    def _make_request(self, asked: GenerationRequest, sink: Sink) -> Request:
         check_request(asked, self.description, self._speculation)
         rules = OutputRules(
             asked.stop,
@@ -261,24 +292,10 @@ class Engine:
             self.description.max_context_tokens,
             asked.sampling.min_tokens,
         )
-        request = Request(self._next_request, asked, rules, self._clock())
+        request = Request(self._next_request, asked, rules, sink, self._clock())
         self._next_request += 1
         request.output = commit(rules, request.output, asked.emitted_ids).state
-        self._scheduler.submit(request)
-        if request.output.finish_reason is not None and not request.wants_prompt_logprobs:
-            self._end(request, request.output.finish_reason)  # nothing is left to generate
-        self._wake()
         return request
-
-    def _cancel(self, request: Request) -> None:
-        """End a request that nobody reads any more; does nothing if it is over."""
-        if request.state in (State.FINISHED, State.CLOSING):
-            return
-        if request.in_flight:
-            request.transition(State.CLOSING)
-        else:
-            self._end(request, FinishReason.ABORT)
-        self._wake()
 
     def _end(
         self, request: Request, reason: FinishReason, event: GenerationEvent | None = None

@@ -83,6 +83,7 @@ class GenerationRequest:
             after a failure; limits, usage and stop strings go on from them.
         num_logprobs: None for none; k for each output token's log-probability and the top k.
         prompt_logprobs: the same for the prompt's tokens from the second on.
+        priority: lower ones run first; among equals, those that came first.
         internal: kept out of public metrics (readiness probes).
     """
 
@@ -94,6 +95,7 @@ class GenerationRequest:
     num_logprobs: int | None = None
     prompt_logprobs: int | None = None
     speculation: SpeculationOptions = field(default_factory=SpeculationOptions)
+    priority: int = 0
     internal: bool = False
 
 

@@ -1,30 +1,30 @@
 """Iteration-level scheduling (Orca, OSDI 2022): before every step, who runs and how much.
 
 Decodes come first, one root each; prompts fill what is left of the step in chunks, so a long
-prompt never stops the others; drafts get the rest. Requests are admitted first come, first served,
-while there are KV blocks for what they have to run now. Blocks that hold the same tokens already
-are taken over (`prefix_reuse`); one whose next block is being computed for another request waits
-for it.
+prompt never stops the others; drafts get the rest. Requests are admitted by priority and then first
+come, first served, while there are KV blocks for what they have to run now. Blocks that hold the
+same tokens already are taken over (`prefix_reuse`); one whose next block is being computed for
+another request waits for it.
 
 When blocks run out in mid-decode, blocks that were granted for drafts are taken back first; then
-the request that came last gives all of its blocks back, and is computed again later. So the oldest
-request always gets on, and speculation never drives anybody out.
+whoever is last in that order gives all of its blocks back, and is computed again later. So the
+first request always gets on, and speculation never drives anybody out.
 """
 
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from actors.errors import InputError, OverloadedError
+from actors.errors import InputError
 from actors.request_manager.config import SchedulerConfig
 from actors.request_manager.kv_ledger import KVLedger
 from actors.request_manager.prefix_reuse import PrefixReuse
 from actors.request_manager.request import Request, State
 from actors.request_manager.turns import AdmissionCounts, Grant, Returned, Turn
+from actors.request_manager.waiting_queue import WaitingQueue, seniority
 
 
 class Scheduler:
@@ -43,7 +43,7 @@ class Scheduler:
         self._config = config
         self._ledger = ledger
         self._reuse = reuse
-        self._waiting: deque[Request] = deque()
+        self._waiting = WaitingQueue(config.max_queued_requests, config.max_queued_tokens)
         self._groups: list[list[Request]] = [[] for _ in range(num_groups)]
         self._yielding: set[int] = set()
         self._trimmed: list[int] = []
@@ -63,23 +63,22 @@ class Scheduler:
         yield from self._waiting
         yield from self._running()
 
-    def submit(self, request: Request) -> None:
-        """Queue a request.
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests that belong together: all of them or none.
 
         Raises:
-            InputError: it could not run even alone.
+            InputError: one could not run even alone.
             OverloadedError: the queue is full.
         """
-        if not self.could_hold(request):
-            raise InputError(
-                f"prompt and max_tokens together are {request.max_total_tokens} tokens; "
-                f"the KV cache holds {self._ledger.num_tokens}",
-                "max_tokens",
-            )
+        for request in requests:
+            if not self.could_hold(request):
+                raise InputError(
+                    f"prompt and max_tokens together are {request.max_total_tokens} tokens; "
+                    f"the KV cache holds {self._ledger.num_tokens}",
+                    "max_tokens",
+                )
         idle_places = max(0, self._config.max_running_requests - self.num_running)
-        if len(self._waiting) >= self._config.max_queued_requests + idle_places:
-            raise OverloadedError("too many requests are waiting")
-        self._waiting.append(request)
+        self._waiting.join(requests, idle_places)
 
     def could_hold(self, request: Request) -> bool:
         """True if the longest output that a request can have fits the KV cache, alone in it."""
@@ -116,7 +115,7 @@ class Scheduler:
         """
         grants: list[Grant] = []
         self._trim_if_short(turns)
-        pending = deque(sorted(turns, key=lambda turn: _seniority(turn.request)))
+        pending = deque(sorted(turns, key=lambda turn: seniority(turn.request)))
         while pending:
             turn = pending.popleft()
             request_id = turn.request.request_id
@@ -158,12 +157,12 @@ class Scheduler:
 
     def preempt_all(self) -> None:
         """The ranks have forgotten everything: every running request goes back to the queue."""
-        running = sorted(self._running(), key=_seniority)
-        for request in running:
-            request.preempt()
+        running = list(self._running())
         for members in self._groups:
             members.clear()
-        self._waiting.extendleft(reversed(running))
+        for request in running:
+            request.preempt()
+            self._waiting.put_back(request)
         self._yielding.clear()
         self._trimmed.clear()
         self._released.clear()
@@ -180,12 +179,12 @@ class Scheduler:
     def _admissions(self, group: int) -> Iterator[Request]:
         """Admit waiting requests, one for each time that the caller asks for the next."""
         while self._waiting and self._is_smallest(group):
-            request = self._waiting[0]
+            request = self._waiting.first
             keys = self._reuse.wanted(request)
             found = self._ledger.find(keys)
             if self._is_underway(keys, len(found)) or not self._fits(request, found):
                 return
-            self._waiting.popleft()
+            self._waiting.remove(request)
             self._ledger.open(request.request_id, found)
             self._groups[group].append(request)
             request.group = group
@@ -245,7 +244,7 @@ class Scheduler:
         """
         request = turn.request
         while self._ledger.blocks_short(request.request_id, turn.num_tokens):
-            victim = max(self._running(), key=_seniority)
+            victim = max(self._running(), key=seniority)
             planned = {request, *(other.request for other in pending)}
             if victim.in_flight and victim not in planned:
                 self._yielding.add(victim.request_id)
@@ -275,8 +274,7 @@ class Scheduler:
     def _preempt(self, victim: Request) -> None:
         self._leave(victim)
         victim.preempt()
-        place = bisect_left(self._waiting, _seniority(victim), key=_seniority)
-        self._waiting.insert(place, victim)
+        self._waiting.put_back(victim)
         self._counts.preemptions += 1
 
     def _preempt_yielding(self, group: int) -> None:
@@ -291,8 +289,3 @@ class Scheduler:
         self._yielding.discard(request.request_id)
         if request.known_to_ranks:
             self._released.append(request.request_id)
-
-
-def _seniority(request: Request) -> int:
-    """Who gets blocks first: the lower."""
-    return request.request_id

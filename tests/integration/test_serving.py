@@ -96,6 +96,46 @@ def test_a_wrong_request_is_refused_by_name(server: Server) -> None:
     assert answer.json()["error"]["param"] == "temperature"
 
 
+def test_rude_neighbours_do_not_change_a_stream(server: Server) -> None:
+    """Requests that are refused, that end at once, and that go away."""
+    fields = {"max_tokens": 40, "ignore_eos": True, "temperature": 0.8, "seed": 5}
+    alone = streamed_text(server, **fields)
+    rude = [
+        {"temperature": float("nan")},
+        {"temperature": 1e-9, "top_k": 10**12},
+        {"temperature": 1e-4, "top_p": 1e-4, "max_tokens": 2},
+        {"logit_bias": {"999999999": 5}},
+        {"prompt": [10**9]},
+        {"prompt": ""},
+        {"n": 10**6},
+        {"n": 128, "max_tokens": 1},
+        {"max_tokens": 0},
+        {"stop": ["\u2028", "a"], "max_tokens": 5},
+    ]
+
+    def disturb(chunk: int) -> None:
+        if chunk < len(rude):
+            body = {"model": server.model, "prompt": PROMPT} | rude[chunk]
+            with server.client() as client:
+                answer = client.post(
+                    "/v1/completions",
+                    content=json.dumps(body),
+                    headers={"content-type": "application/json"},
+                )
+            assert answer.status_code < 500, (body, answer.text)
+        elif chunk < 15:
+            leave = {"prompt": PROMPT, "max_tokens": 500, "ignore_eos": True, "stream": True}
+            with (
+                server.client() as client,
+                client.stream("POST", "/v1/completions", json=leave) as answer,
+            ):
+                next(frames(answer))
+
+    assert streamed_text(server, disturb, **fields) == alone
+    wait_until(lambda: metric(server, "treeserve_requests_running") == 0)
+    assert metric(server, "treeserve_kv_blocks_used") == 0
+
+
 def test_metrics_count_what_was_generated(server: Server) -> None:
     before = metric(server, "treeserve_generation_tokens_total")
     used = completion(server, ignore_eos=True)["usage"]["completion_tokens"]
@@ -172,7 +212,15 @@ def test_a_killed_manager_does_not_change_a_stream(server: Server) -> None:
 
 def test_a_killed_ingress_comes_back_to_its_port(server: Server) -> None:
     (victim,) = server.ingress_pids()
-    os.kill(victim, signal.SIGKILL)
+    body = {"prompt": PROMPT, "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    with (
+        server.client() as client,
+        pytest.raises(httpx.TransportError),
+        client.stream("POST", "/v1/completions", json=body) as answer,
+    ):
+        for number, _ in enumerate(frames(answer)):
+            if number == 2:
+                os.kill(victim, signal.SIGKILL)
 
     def answers() -> bool:
         try:
@@ -183,4 +231,6 @@ def test_a_killed_ingress_comes_back_to_its_port(server: Server) -> None:
 
     wait_until(answers)
     assert server.ingress_pids() != [victim]
+    wait_until(lambda: metric(server, "treeserve_requests_running") == 0)
+    assert metric(server, "treeserve_kv_blocks_used") == 0
     assert completion(server)["usage"]["completion_tokens"] == 24

@@ -117,7 +117,6 @@ def test_values_of_another_type_are_refused(text: str, path: str) -> None:
         ("llm: {offload: cpu}", "llm.offload"),
         ("grpc: {tls: {cert: x}}", "grpc.tls"),
         ("api: {replicas: 2}", "api.replicas"),
-        ("api: {api_keys_file: keys}", "api.api_keys_file"),
     ],
 )
 def test_what_is_not_built_yet_is_refused(text: str, path: str) -> None:

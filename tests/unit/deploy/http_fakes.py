@@ -29,6 +29,7 @@ from actors.vocabulary import Vocabulary
 from cluster.tokenizer import build_vocabulary
 from deploy.api import build_app
 from deploy.backend import BackendDescription
+from deploy.doorkeeper import Door
 from deploy.settings import ApiSettings
 
 MODEL = "toy"
@@ -113,17 +114,24 @@ class ScriptedBackend:
     async def metrics_text(self) -> str:
         return "treeserve_requests_running 0\n"
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        self.requests.append(request)
-        ended = False
+    async def generate(
+        self, requests: Sequence[GenerationRequest]
+    ) -> AsyncGenerator[tuple[int, GenerationEvent], None]:
+        """Requests take turns, an event each."""
+        self.requests.extend(requests)
+        running = {place: iter(self._events(request)) for place, request in enumerate(requests)}
+        number = 0
         try:
-            for number, event in enumerate(self._events(request)):
+            while running:
                 await self._wait(number)
-                ended = event.finish_reason is not None
-                yield event
+                for place, events in list(running.items()):
+                    event = next(events)
+                    if event.finish_reason is not None:
+                        del running[place]
+                    yield place, event
+                number += 1
         finally:
-            if not ended:
-                self.cancelled.append(request.request_id)
+            self.cancelled.extend(requests[place].request_id for place in running)
 
     async def _wait(self, number: int) -> None:
         if number in self.errors:
@@ -204,6 +212,7 @@ class Served:
     tokenizer: PreTrainedTokenizerFast
     settings: ApiSettings = field(default_factory=ApiSettings)
     clock: Callable[[], float] = lambda: 0.0
+    door: Door | None = None
 
     def __post_init__(self) -> None:
         self.app = build_app(
@@ -211,6 +220,7 @@ class Served:
             self.tokenizer,
             self.backend.vocabulary,
             self.settings,
+            self.door,
             clock=self.clock,
             wall_clock=lambda: 1_700_000_000.0,
             new_seed=lambda: 7,
