@@ -30,6 +30,14 @@ class NewRequest:
     """Token ids that cannot be drawn before `sampling.min_tokens` output tokens (EOS, stops)."""
     num_logprobs: int | None = None
     """None: none wanted; k: the drawn token's log-probability and the top k at each node."""
+    token_ids: tuple[int, ...] = ()
+    """Prompt and output as they are now, if `needs_text`; what comes later is known from rows and
+    commits."""
+
+    @property
+    def needs_text(self) -> bool:
+        """True if its draws depend on which tokens came before."""
+        return self.sampling.penalizes
 
 
 @dataclass(frozen=True)

@@ -114,11 +114,18 @@ def encode_sampling(sampling: SamplingParams) -> pb.SamplingParams:
         min_p=sampling.min_p,
         min_tokens=sampling.min_tokens,
         seed=sampling.seed,
+        repetition_penalty=sampling.repetition_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        presence_penalty=sampling.presence_penalty,
+        bias_ids=[token for token, _ in sampling.logit_bias],
+        biases=[bias for _, bias in sampling.logit_bias],
     )
 
 
 def decode_sampling(encoded: pb.SamplingParams) -> SamplingParams:
     """Raises ProtocolError naming the parameter that is out of range."""
+    if len(encoded.bias_ids) != len(encoded.biases):
+        raise ProtocolError("SamplingParams.bias_ids and .biases differ in length")
     try:
         return SamplingParams(
             temperature=encoded.temperature,
@@ -127,6 +134,10 @@ def decode_sampling(encoded: pb.SamplingParams) -> SamplingParams:
             min_p=encoded.min_p,
             min_tokens=encoded.min_tokens,
             seed=encoded.seed,
+            repetition_penalty=encoded.repetition_penalty,
+            frequency_penalty=encoded.frequency_penalty,
+            presence_penalty=encoded.presence_penalty,
+            logit_bias=tuple(zip(encoded.bias_ids, encoded.biases, strict=True)),
         )
     except InputError as error:
         raise ProtocolError(f"SamplingParams.{error.message}") from error
@@ -154,6 +165,7 @@ def _encode_new(new: NewRequest) -> pb.NewRequest:
         sampling=encode_sampling(new.sampling),
         banned_early=new.banned_early,
         num_logprobs=new.num_logprobs,
+        token_ids=new.token_ids,
     )
 
 
@@ -164,6 +176,7 @@ def _decode_new(encoded: pb.NewRequest) -> NewRequest:
         sampling=decode_sampling(encoded.sampling),
         banned_early=tuple(encoded.banned_early),
         num_logprobs=encoded.num_logprobs if encoded.HasField("num_logprobs") else None,
+        token_ids=tuple(encoded.token_ids),
     )
 
 

@@ -23,6 +23,7 @@ from actors.llm.invariance import is_batch_invariant
 from actors.llm.kv_cache import KVCache, num_blocks_for
 from actors.llm.loading import DTYPES, LoadedModel, load_model
 from actors.llm.sampler import Sampler
+from actors.llm.texts import Texts
 from actors.messages import LLMDescription, StepMessage, StepReply
 from actors.noise import NoiseSource
 
@@ -91,6 +92,7 @@ class Rank:
             loaded.model.kv_shape, num_blocks, block_tokens, loaded.dtype, loaded.device
         )
         self._sampler = Sampler(NoiseSource(self._model.vocab_size))
+        self._texts = Texts(self._model.vocab_size)
         self._epoch = -1
         self._next_step = 0
         self._tables = BlockTables.empty(num_blocks, block_tokens)
@@ -129,10 +131,13 @@ class Rank:
             raise ProtocolError(f"step {message.step_id} came where {expected} was due")
         tables = BlockTables.empty(*self._cache_size) if fresh else self._tables
         check_message(message, self._description)
+        before = tables.requests
         tables, moves, granted = tables.after(message)
         if fresh:
             self._epoch = message.epoch
             self._replies.clear()
+            self._texts.clear()
+        self._texts.follow(message, before)
         self._tables = tables
         self._next_step = message.step_id + 1
         self._cache.move(moves)
@@ -156,7 +161,9 @@ class Rank:
             torch.cuda.synchronize(self._loaded.device)
         forwarded = time.perf_counter()
         news = [requests[row.request_id].new for row in message.rows]
-        results = self._sampler.sample(message.rows, news, logits) if len(logits) else []
+        results = (
+            self._sampler.sample(message.rows, news, logits, self._texts) if len(logits) else []
+        )
         sampled = time.perf_counter()
         return StepReply(
             message.epoch,
@@ -179,7 +186,10 @@ def check_message(message: StepMessage, description: LLMDescription) -> None:
         ProtocolError: naming the request at fault.
     """
     for new in message.new:
-        _check_ids(new.request_id, new.banned_early, description)
+        biased = tuple(token for token, _ in new.sampling.logit_bias)
+        _check_ids(new.request_id, new.banned_early + biased + new.token_ids, description)
+        if new.needs_text and len(new.token_ids) < new.prompt_len:
+            raise ProtocolError(f"request {new.request_id} is announced without its text")
     for row in message.rows:
         _check_ids(row.request_id, row.tree.token_ids + row.scored_ids, description)
         if not len(row.tree):
