@@ -117,9 +117,7 @@ class SamplingParams:
         )
         for token, bias in self.logit_bias:
             _require(token >= 0, "logit_bias", "must name tokens by their ids")
-            _require(
-                abs(bias) <= MAX_BIAS, "logit_bias", f"must be between -{MAX_BIAS:g} and {MAX_BIAS:g}"
-            )
+            _require(abs(bias) <= MAX_BIAS, "logit_bias", f"must be within ±{MAX_BIAS:g}")
         _require(
             len({token for token, _ in self.logit_bias}) == len(self.logit_bias),
             "logit_bias",

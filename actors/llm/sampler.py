@@ -104,7 +104,7 @@ class Sampler:
         nodes = [
             node
             for row, new in zip(rows, news, strict=True)
-            for node in output_nodes(row, new, texts and texts.get(row.request_id))
+            for node in output_nodes(row, new, texts.get(row.request_id) if texts else None)
         ]
         host = logits.numpy() if logits.device.type == "cpu" else None
         # numpy's argmax is several times as fast as torch's on CPUs; both take the first of equals.

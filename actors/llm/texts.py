@@ -29,9 +29,7 @@ class Text:
         self._count_to(min(start, self._num_counted))
         self._tokens[start : start + len(token_ids)] = token_ids
 
-    def before(
-        self, start: int, path: Sequence[int]
-    ) -> AbstractContextManager[Occurrences]:
+    def before(self, start: int, path: Sequence[int]) -> AbstractContextManager[Occurrences]:
         """The occurrences in the first `start` tokens and then `path`, within the context."""
         self._count_to(start)
         return self._occurrences.and_then(start, path, self._prompt_len)

@@ -39,12 +39,14 @@ class StopConditions:
         stop_strings: end where the first of these is complete; it is cut from the text, the
             token that completed it counts.
         ignore_eos: go on after the model's own end-of-text token.
+        show_stop: leave the stop string, or the stop token's text, at the end of the output.
     """
 
     max_tokens: int
     stop_token_ids: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
     ignore_eos: bool = False
+    show_stop: bool = False
 
     def __post_init__(self) -> None:
         if self.max_tokens < 0:

@@ -1,9 +1,9 @@
 """From a draft model's logits to the children of tree nodes, with scores.
 
 The logit steps are the LLM's: bias → penalties → `min_tokens` ban → temperature → top-k → top-p →
-min-p, here over the words of the cut. Greedy children are the top k by logit. With sampling they are the top k of
-l + T * G under the noise that the LLM will draw with (Gumbel-top-k: Kool et al. 2019): sampled
-without replacement and correlated with the LLM's own draw.
+min-p, here over the words of the cut. Greedy children are the top k by logit. With sampling they
+are the top k of l + T * G under the noise that the LLM will draw with (Gumbel-top-k: Kool et al.
+2019): sampled without replacement and correlated with the LLM's own draw.
 
 A child's score is the softmax of these perturbed logits at its place: given the noise, acceptance
 follows the perturbed score and not the draft distribution. At T = 0 it is the draft's probability.

@@ -57,7 +57,7 @@ async def test_text_and_logprobs_are_the_same_on_and_off(base, steps):
 
 @pytest.mark.parametrize("base", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 async def test_early_ends_are_banned_in_trees_too(base):
-    """EOS is what the model says most, so it stands in the drafts, before and after `min_tokens`."""
+    """EOS is what the model says most, so it stands in the drafts, early and late."""
     async with engine_on() as engine:
         free = await answers(engine, [ask(prompt, 30, sampling=base) for prompt in PROMPTS])
     eos_ids = frozenset(answer.token_ids[3] for answer in free)

@@ -131,9 +131,7 @@ def test_counts_at_every_node_are_those_of_its_own_text(seed):
     chance = random.Random(seed)
     text = [chance.randrange(VOCAB_SIZE) for _ in range(14)]
     prompt_len = 9
-    new = NewRequest(
-        0, prompt_len, SamplingParams(frequency_penalty=0.5), token_ids=tuple(text)
-    )
+    new = NewRequest(0, prompt_len, SamplingParams(frequency_penalty=0.5), token_ids=tuple(text))
     follower = Follower(new)
     blocks = tuple(range(64))
     commits = ()
