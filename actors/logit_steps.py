@@ -1,9 +1,9 @@
 """The logit steps of one node, the same for the LLM and for drafts.
 
-Before the temperature (`adjusted`): bias → repetition, frequency, presence penalty → bans. After it
-(`kept_ids`): top-k → top-p → min-p. Works on one node's logits at a time, so that a result does not
-depend on what else is computed beside it. No step sorts the vocabulary unless a nucleus really
-spans it. The draw itself is the caller's.
+Before the temperature (`adjusted`): bias → repetition, frequency, presence penalty → bans →
+grammar. After it (`kept_ids`): top-k → top-p → min-p. Works on one node's logits at a time, so that
+a result does not depend on what else is computed beside it. No step sorts the vocabulary unless a
+nucleus really spans it. The draw itself is the caller's.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from actors.sampling import SamplingParams
 Logits = npt.NDArray[np.floating]
 Ids = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
 _NUCLEUS_REACH = (3.0, 6.0, 9.0, 12.0, np.inf)
 """How far below the best scaled logit to look for a nucleus, in nats; the first that holds it is
 sorted."""
@@ -63,8 +64,9 @@ def adjusted(
     sampling: SamplingParams,
     occurrences: Occurrences | None = None,
     banned: Sequence[int] = (),
+    mask: Mask | None = None,
 ) -> Logits:
-    """The logits after bias, penalties and bans; `logits` itself if none applies, else a copy.
+    """The logits after bias, penalties, bans and mask; `logits` itself if nothing applies.
 
     The penalties are those of vLLM: repetition looks at prompt and output, the others at the
     output alone.
@@ -73,8 +75,9 @@ def adjusted(
         logits: [vocab_size].
         occurrences: needed if `sampling` penalises.
         banned: token ids that cannot be drawn here.
+        mask: [vocab_size] those that a grammar allows.
     """
-    if not (sampling.logit_bias or sampling.penalizes or banned):
+    if not (sampling.logit_bias or sampling.penalizes or banned or mask is not None):
         return logits
     logits = logits.copy()
     ids, bias = sampling.bias_arrays
@@ -82,7 +85,7 @@ def adjusted(
     if occurrences is not None:
         _penalize(logits, sampling, occurrences)
     logits[list(banned)] = -np.inf
-    return logits
+    return logits if mask is None else np.where(mask, logits, -np.inf).astype(logits.dtype)
 
 
 def _penalize(logits: Logits, sampling: SamplingParams, occurrences: Occurrences) -> None:

@@ -29,6 +29,10 @@ class Text:
         self._count_to(min(start, self._num_counted))
         self._tokens[start : start + len(token_ids)] = token_ids
 
+    def output_before(self, start: int) -> list[int]:
+        """The output tokens among the first `start`."""
+        return self._tokens[self._prompt_len : start]
+
     def before(self, start: int, path: Sequence[int]) -> AbstractContextManager[Occurrences]:
         """The occurrences in the first `start` tokens and then `path`, within the context."""
         self._count_to(start)

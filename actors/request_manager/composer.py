@@ -112,5 +112,6 @@ def _new_request(request: Request) -> NewRequest:
         sampling=asked.sampling,
         banned_early=request.banned_early,
         num_logprobs=max(wanted) if wanted else None,
+        grammar=asked.grammar,
     )
     return replace(new, token_ids=tuple(request.tokens)) if new.needs_text else new

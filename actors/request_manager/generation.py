@@ -85,6 +85,7 @@ class GenerationRequest:
             after a failure; limits, usage and stop strings go on from them.
         num_logprobs: None for none; k for each output token's log-probability and the top k.
         prompt_logprobs: the same for the prompt's tokens from the second on.
+        grammar: what the output must follow, as source text; empty for anything.
         internal: kept out of public metrics (readiness probes).
     """
 
@@ -95,6 +96,7 @@ class GenerationRequest:
     emitted_ids: tuple[int, ...] = ()
     num_logprobs: int | None = None
     prompt_logprobs: int | None = None
+    grammar: str = ""
     speculation: SpeculationOptions = field(default_factory=SpeculationOptions)
     internal: bool = False
 

@@ -53,7 +53,7 @@ async def engine_on(
     loaded = LoadedModel(
         wrap(tiny_model("llama-yarn")), torch.float64, torch.device("cpu"), 256, 0, "none"
     )
-    llm = NearRank(Rank(loaded, "tiny", num_blocks, 4))
+    llm = NearRank(Rank(loaded, "tiny", num_blocks, 4, vocabulary))
     engine = Engine(
         llm,
         await llm.describe(),

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from actors.llm.block_tables import BlockTables
-from actors.llm.sampler import Node, Sampler
+from actors.llm.sampler import Context, Node, Sampler
 from actors.llm.texts import Texts
 from actors.logit_steps import Occurrences, adjusted, kept_ids
 from actors.messages import KVCommit, NewRequest, Row, StepMessage
@@ -171,5 +171,5 @@ def test_a_draw_sees_the_tokens_of_its_own_path_only():
     follower = Follower(new)
     row = Row(0, 2, TokenTree.from_paths([(30, 1, 9), (30, 5)]))
     sampler = Sampler(NoiseSource(VOCAB_SIZE))
-    [result] = sampler.sample([row], [new], logits, follower.texts)
+    [result] = sampler.sample([row], [Context(new, follower.texts.get(0))], logits)
     assert result.drawn_ids == (1, 2, 2, 1)

@@ -95,6 +95,9 @@ LONG_STEPS = {
     "KVCommit.kept_nodes": StepMessage(0, 0, commits=(KVCommit(1, tuple(range(65537))),)),
     "Row.token_ids": StepMessage(0, 0, rows=(Row(1, 0, TokenTree.chain(range(65537))),)),
 }
+LONG_STEPS["NewRequest.grammar"] = StepMessage(
+    0, 0, new=(NewRequest(1, 1, SAMPLING, grammar="x" * 65537),)
+)
 LONG_REPLIES = {
     "StepReply.results": StepReply(0, 0, (RowResult(1, ()),) * 4097),
     "RowResult.top_ids": StepReply(

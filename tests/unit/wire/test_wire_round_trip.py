@@ -62,6 +62,7 @@ new_requests = st.builds(
     banned_early=tuples(token),
     num_logprobs=st.none() | st.integers(0, 64),
     token_ids=tuples(token),
+    grammar=st.text(st.characters(codec="utf-8")),
 )
 
 
@@ -96,6 +97,7 @@ def row_results(draw: st.DrawFn) -> RowResult:
         else tuple(
             TopLogprobs(exactly(token, width), exactly(float32, width)) for _ in range(nodes)
         ),
+        failed_outputs=draw(tuples(uint32, nodes)),
     )
 
 
