@@ -45,6 +45,7 @@ from deploy.requests import (
 from deploy.responses import ChatFormat, CompletionFormat, ResponseFormat, to_json
 from deploy.settings import ApiSettings
 from deploy.streaming import EventStream, until_disconnect
+from deploy.structured_output import grammar_of
 from deploy.unbuilt import CHAT_NEUTRAL, COMPLETION_NEUTRAL, without_unbuilt
 
 PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -168,7 +169,14 @@ class _Service:
         described = self._description
         response_id = form.id_prefix + uuid4().hex
         choices = build_choices(
-            response_id, fields, prompts, budget, wish, described, self._new_seed()
+            response_id,
+            fields,
+            prompts,
+            budget,
+            wish,
+            described,
+            self._new_seed(),
+            await grammar_of(fields),
         )
         answer = Answer(
             self._backend,

@@ -15,6 +15,7 @@ from pydantic import Discriminator, Field, FiniteFloat, Tag
 from actors.request_manager.generation import MAX_LOGPROBS
 from actors.sampling import MAX_BIASED_TOKENS
 from deploy.chat_messages import MAX_TOOLS, ChatMessage, Strict, Tool, one_or_many
+from deploy.structured_output import StructuredFields
 
 MAX_CHOICES_PER_PROMPT = 128
 MAX_COUNT = (1 << 31) - 1
@@ -66,7 +67,7 @@ class Speculation(Strict):
     verification: str | None = None
 
 
-class GenerationFields(Strict):
+class GenerationFields(StructuredFields):
     """What both endpoints share."""
 
     model: str | None = None

@@ -120,10 +120,12 @@ def build_choices(
     logprobs: LogprobsWish,
     description: BackendDescription,
     seed: int,
+    grammar: str = "",
 ) -> list[Choice]:
     """The generation requests of an answer, in order of their index.
 
     Args:
+        grammar: what each output must follow.
         seed: used where the request has none.
 
     Raises:
@@ -147,6 +149,7 @@ def build_choices(
                 stop=stop,
                 num_logprobs=num_logprobs,
                 prompt_logprobs=logprobs.num_top if logprobs.of_prompt else None,
+                grammar=grammar,
                 speculation=speculation,
             )
             choices.append(Choice(index, prompt, request, logprobs.num_top is not None))

@@ -18,24 +18,19 @@ _COMMON: dict[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "cache_salt": _NO_NEUTRAL,
     "detokenize": (True,),
-    "guided_choice": _NO_NEUTRAL,
     "guided_grammar": _NO_NEUTRAL,
-    "guided_json": _NO_NEUTRAL,
-    "guided_regex": _NO_NEUTRAL,
     "length_penalty": (1,),
     "priority": (0,),
     "prompt_logprobs": _NO_NEUTRAL,
     "return_tokens_as_token_ids": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "structured_outputs": _NO_NEUTRAL,
     "typical_p": (1,),
     "use_beam_search": (False,),
 }
 
 COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {
     **_COMMON,
-    "response_format": ({"type": "text"},),
     "suffix": ("",),
 }
 """For each unbuilt field of /v1/completions, the values that change nothing."""
@@ -55,7 +50,6 @@ CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "prompt_cache_options": _NO_NEUTRAL,
     "prompt_cache_retention": _NO_NEUTRAL,
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "verbosity": ("medium",),

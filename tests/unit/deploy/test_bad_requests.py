@@ -10,6 +10,13 @@ from http_fakes import assert_error
 MESSAGES = [{"role": "user", "content": "Hello"}]
 
 
+SCHEMA_FIELD = "response_format.json_schema.schema"
+
+
+def json_schema(schema: object) -> dict:
+    return {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+
+
 def called(arguments: str) -> dict:
     """A turn in which the model called a tool."""
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
@@ -74,7 +81,28 @@ BOTH = [
     ({"speculation": {"drafters": ["crystal_ball"]}}, "speculation.drafters"),
     ({"speculation": {"verification": "typical"}}, "speculation.verification"),
     ({"speculation": {"depth": 3}}, "speculation.depth"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
+    *[({"response_format": value}, "response_format") for value in ("json_object", [], 5)],
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, SCHEMA_FIELD),
+    *[
+        ({"response_format": json_schema(schema)}, SCHEMA_FIELD)
+        for schema in ({"type": "text"}, {"not": {}}, {"enum": ["x" * 40000]}, [], "x")
+    ],
+    ({"guided_json": {"type": "text"}}, "guided_json"),
+    ({"guided_json": "{}"}, "guided_json"),
+    ({"guided_regex": "("}, "guided_regex"),
+    ({"guided_regex": "a" * 5000}, "guided_regex"),
+    ({"guided_choice": []}, "guided_choice"),
+    ({"guided_choice": ["a"] * 1025}, "guided_choice"),
+    ({"guided_choice": ["a", 1]}, "guided_choice[1]"),
+    ({"guided_grammar": "root ::= x"}, "guided_grammar"),
+    ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
+    ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
+    ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"json": {"not": {}}}}, "structured_outputs.json"),
+    ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"grammar": "x"}}, "structured_outputs.grammar"),
     ({"best_of": 129}, "best_of"),
     ({"best_of": 0}, "best_of"),
     ({"n": 3, "best_of": 2}, "best_of"),
@@ -84,7 +112,6 @@ BOTH = [
         "stream_options.continuous_usage_stats",
     ),
     ({"prompt_logprobs": 1}, "prompt_logprobs"),
-    ({"guided_json": {}}, "guided_json"),
     ({"no_such_field": 1}, "no_such_field"),
     ({"no_such_field": None}, "no_such_field"),
 ]
@@ -220,6 +247,7 @@ async def test_the_first_mistake_in_the_body_is_named(serve):
         {"frequency_penalty": 0.0, "presence_penalty": 0, "repetition_penalty": 1.0},
         {"truncate_prompt_tokens": -1, "include_stop_str_in_output": False},
         {"response_format": {"type": "text"}, "skip_special_tokens": True},
+        {"response_format": None, "guided_json": None, "structured_outputs": {}},
         {"speculation": {}},
         {"speculation": {"enabled": None, "max_nodes": 4, "drafters": ["ssm"]}},
     ],
