@@ -110,7 +110,7 @@ def _depth(value: object) -> int:
 
 
 class GrammarError(Exception):
-    """A grammar that turned out to need more work than a token may take."""
+    """A grammar that cannot be followed: it needs too much work, or the model has no end for it."""
 
 
 class Matcher:
@@ -157,9 +157,14 @@ class Grammars:
     Args:
         vocabulary: the LLM's.
         vocab_size: rows of its head; those beyond the vocabulary are never allowed.
+
+    Raises:
+        GrammarError: the vocabulary has no token to end a text with.
     """
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
+        if not vocabulary.eos_ids:
+            raise GrammarError("the model has no token that ends a text")
         self._vocab_size = vocab_size
         self._tokenizer = LLTokenizer(
             TokenizerWrapper(_Tokens(vocabulary, vocab_size)),

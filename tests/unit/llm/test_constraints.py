@@ -125,6 +125,13 @@ def test_an_output_that_left_the_grammar_has_no_masks():
     assert constraints.begin([(Row(0, 2, TokenTree.chain([0])), [])]).result()[0].keys() == {0}
 
 
+def test_a_model_that_cannot_end_a_text_has_no_masks():
+    endless = Vocabulary(VOCABULARY.token_bytes, VOCABULARY.token_names, frozenset())
+    constraints = Constraints(endless, VOCAB_SIZE)
+    constraints.follow([NewRequest(0, 2, SamplingParams(), grammar=GRAMMARS[0])], [])
+    assert constraints.begin([(Row(0, 2, TokenTree.chain([0])), [])]).result()[0] == {}
+
+
 def test_requests_are_forgotten():
     constraints = Constraints(VOCABULARY, VOCAB_SIZE)
     new = NewRequest(0, 2, SamplingParams(), grammar=GRAMMARS[0])
