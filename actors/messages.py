@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree
 
+MAX_GRAMMAR_BYTES = 1 << 16
+
 
 @dataclass(frozen=True)
 class NewRequest:
@@ -33,6 +35,16 @@ class NewRequest:
     reused_blocks: tuple[int, ...] = ()
     """KV blocks that begin its block table and are full of its first tokens' KV already, computed
     for another request or for this one before; nobody writes into them."""
+    token_ids: tuple[int, ...] = ()
+    """Prompt and output as they are now, if `needs_text`; what comes later is known from rows and
+    commits."""
+    grammar: str = ""
+    """What the output must follow, as source text (`actors.grammar`); empty for anything."""
+
+    @property
+    def needs_text(self) -> bool:
+        """True if its draws depend on which tokens came before."""
+        return self.sampling.penalizes or bool(self.grammar)
 
 
 @dataclass(frozen=True)
@@ -113,6 +125,9 @@ class RowResult:
     logprobs: tuple[float, ...] = ()
     """Of the drawn token (or of `scored_ids`), from the raw logits; empty if not wanted."""
     top: tuple[TopLogprobs, ...] = ()
+    failed_outputs: tuple[int, ...] = ()
+    """Output nodes, by their number among these, that the request's grammar forbids, or at which
+    it needed too much work: what was drawn there means nothing."""
 
 
 @dataclass(frozen=True)

@@ -170,6 +170,7 @@ def _make_rank(config: Config, folder: Path, device: str) -> LLMActor:
         kv_block_tokens=config.scheduler.kv_block_tokens,
         kv_memory_bytes=None if memory == "auto" else memory,
         llm=config.llm,
+        vocabulary=functools.partial(load_vocabulary, folder),
     )
     return LLMActor(functools.partial(load_rank, options), ports=_ports(config))
 

@@ -60,6 +60,7 @@ class GrowingChoice:
     def __init__(self, choice: Choice, vocabulary: Vocabulary, *, echo: bool) -> None:
         self.choice = choice
         self.num_tokens = 0
+        self.sum_logprobs = 0.0
         self.stats = SpeculationStats()
         self._vocabulary = vocabulary
         self._echo = echo
@@ -80,6 +81,7 @@ class GrowingChoice:
         waiting.text += self._detokenizer.feed(event)
         waiting.token_ids += event.token_ids
         for entry in event.logprobs:
+            self.sum_logprobs += entry.logprob
             waiting.scored.append(self._scored(entry.token_id, entry.logprob, entry.top))
         self.num_tokens += len(event.token_ids)
         if event.stats is not None:
@@ -89,6 +91,11 @@ class GrowingChoice:
         waiting.finish_reason = event.finish_reason
         self._waiting = Piece()
         return waiting
+
+    @property
+    def mean_logprob(self) -> float:
+        """Log-probability per token; of an output without tokens 0, the best there is."""
+        return self.sum_logprobs / max(self.num_tokens, 1)
 
     def _echoed_text(self) -> str:
         prompt = self.choice.prompt

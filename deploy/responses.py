@@ -76,7 +76,7 @@ class CompletionFormat(ResponseFormat):
         return None
 
     def chunk(self, choice: Choice, piece: Piece, *, first: bool) -> Json:
-        wanted = choice.request.num_logprobs is not None
+        wanted = choice.shows_logprobs
         return {
             "index": choice.index,
             "text": piece.text,
@@ -117,7 +117,7 @@ class ChatFormat(ResponseFormat):
         return {"index": choice.index, "delta": delta, **self._ending(choice, piece)}
 
     def _ending(self, choice: Choice, piece: Piece) -> Json:
-        wanted = choice.request.num_logprobs is not None
+        wanted = choice.shows_logprobs
         return {
             "logprobs": chat_logprobs(self._vocabulary, piece.scored) if wanted else None,
             "finish_reason": piece.finish_reason,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from actors.messages import KVCommit, NewRequest, Row, StepMessage
 from actors.request_manager.merge import MergedTree
@@ -107,11 +107,13 @@ def _new_request(grant: Grant) -> NewRequest:
     request = grant.turn.request
     asked = request.asked
     wanted = [k for k in (asked.num_logprobs, asked.prompt_logprobs) if k is not None]
-    return NewRequest(
+    new = NewRequest(
         request_id=request.request_id,
         prompt_len=request.prompt_len,
         sampling=asked.sampling,
         banned_early=request.banned_early,
         num_logprobs=max(wanted) if wanted else None,
         reused_blocks=grant.reused_blocks,
+        grammar=asked.grammar,
     )
+    return replace(new, token_ids=tuple(request.tokens)) if new.needs_text else new

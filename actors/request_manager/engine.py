@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 
-from actors.errors import PeerError, TreeServeError, UnavailableError
+from actors.errors import InputError, PeerError, TreeServeError, UnavailableError
 from actors.messages import LLMDescription, StepMessage
 from actors.request_manager.admission import check_request
 from actors.request_manager.budget import BUDGETS, Acceptance
@@ -34,7 +34,7 @@ from actors.request_manager.prefix_reuse import PrefixReuse
 from actors.request_manager.records import Laps, Tally, step_outcome, step_record
 from actors.request_manager.request import Request, State
 from actors.request_manager.scheduler import Scheduler
-from actors.request_manager.settling import Settler, results_by_request, verify_row
+from actors.request_manager.settling import Settler, has_failed, results_by_request, verify_row
 from actors.request_manager.turns import Turn
 from actors.request_manager.verify import VERIFICATION_RULES
 from actors.vocabulary import Vocabulary
@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 MAX_FAILURES = 3
 """A request that was in this many lost steps without getting on is ended: it may be what kills the
 ranks."""
+
+LOST_GRAMMAR = "the grammar needs too much work, or the output so far does not follow it"
 
 RESTORE_BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 
@@ -226,8 +228,12 @@ class Engine:
             for row, outcome in zip(rows, verified, strict=True)
         ]
         laps.end("commit")
-        for row, event in zip(rows, events, strict=True):
-            self._emit(row.turn.request, event)
+        for row, outcome, event in zip(rows, verified, events, strict=True):
+            num_committed = len(event.token_ids) if event else 0
+            if has_failed(row, outcome, results.get(row.row.request_id), num_committed):
+                self._fail(row.turn.request, InputError(LOST_GRAMMAR, "response_format"))
+            else:
+                self._emit(row.turn.request, event)
         laps.end("emit")
         self._budget.observe(
             step_outcome(num_draws, message, rows, tally, laps.seconds, drafted.answer_s)

@@ -39,12 +39,14 @@ class StopConditions:
         stop_strings: end where the first of these is complete; it is cut from the text, the
             token that completed it counts.
         ignore_eos: go on after the model's own end-of-text token.
+        show_stop: leave the stop string, or the stop token's text, at the end of the output.
     """
 
     max_tokens: int
     stop_token_ids: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
     ignore_eos: bool = False
+    show_stop: bool = False
 
     def __post_init__(self) -> None:
         if self.max_tokens < 0:
@@ -84,6 +86,7 @@ class GenerationRequest:
         num_logprobs: None for none; k for each output token's log-probability and the top k.
         prompt_logprobs: the same for the prompt's tokens from the second on.
         priority: lower ones run first; among equals, those that came first.
+        grammar: what the output must follow, as source text; empty for anything.
         internal: kept out of public metrics (readiness probes).
     """
 
@@ -94,6 +97,7 @@ class GenerationRequest:
     emitted_ids: tuple[int, ...] = ()
     num_logprobs: int | None = None
     prompt_logprobs: int | None = None
+    grammar: str = ""
     speculation: SpeculationOptions = field(default_factory=SpeculationOptions)
     priority: int = 0
     internal: bool = False

@@ -40,6 +40,16 @@ def results_by_request(rows: Sequence[StepRow], reply: StepReply) -> dict[int, R
     return results
 
 
+def has_failed(
+    row: StepRow, verified: Verified | None, result: RowResult | None, num_committed: int
+) -> bool:
+    """True if one of the tokens that a row brought could not be drawn as it should."""
+    if verified is None or result is None:
+        return False
+    drawn_at = {_tree_output(row) + node for node in verified.kept_nodes[:num_committed]}
+    return not drawn_at.isdisjoint(result.failed_outputs)
+
+
 def verify_row(
     row: StepRow, results: Mapping[int, RowResult], rule: VerificationRule
 ) -> Verified | None:

@@ -150,3 +150,32 @@ async def test_defaults_of_both_endpoints(serve):
         assert request.sampling.seed == 7
         assert request.num_logprobs is None
         assert not request.internal
+
+
+@pytest.mark.parametrize("blocks", [(1,), (2,), (5,)])
+async def test_a_stop_can_be_shown(serve, ids, blocks):
+    served = serve([token for piece in ("a", "DEF", "G", "HI", "z") for token in ids(piece)])
+    served.backend.blocks = blocks
+    for stop, text in (
+        ({"stop": "FGH"}, "aDEFGH"),
+        ({"stop_token_ids": ids("G")}, "aDEFG"),
+        ({}, "aDEFGHIz"),
+    ):
+        body = {"prompt": "Hello", "include_stop_str_in_output": True, **stop}
+        answer = await served.complete(**body)
+        assert answer["choices"][0]["text"] == text
+        assert joined_text(await served.stream_complete(**body)) == text
+
+
+async def test_every_chunk_can_carry_the_usage_so_far(serve, ids):
+    served = serve(ids("abc"), blocks=(1,))
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = await served.stream_complete(prompt="Hello", stream_options=options)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == [1, 2, 3, 4, 4]
+    assert chunks[-1]["choices"] == []
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {1}
+    chat = await served.stream_chat(
+        messages=[{"role": "user", "content": "Hello"}], stream_options=options
+    )
+    assert chat[0]["usage"]["completion_tokens"] == 0

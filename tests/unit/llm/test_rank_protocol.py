@@ -202,3 +202,18 @@ def test_description(house):
     assert (description.vocab_size, description.max_context_tokens) == (61, 256)
     assert description.max_request_tokens == NUM_BLOCKS * BLOCK_TOKENS < 256
     assert (description.dtype, description.device) == ("float64", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("sampling", "more"),
+    [
+        ({"presence_penalty": 1.0}, {}),
+        ({"presence_penalty": 1.0}, {"token_ids": (3, 61)}),
+        ({"logit_bias": ((61, 1.0),)}, {}),
+    ],
+)
+def test_a_request_whose_steps_cannot_be_run_is_refused(house, sampling, more):
+    """Penalties without the text that they count, or token ids that the model does not have."""
+    wrong = NewRequest(1, 2, SamplingParams(**sampling), **more)
+    with pytest.raises(ProtocolError, match="request 1"):
+        house.rank.step(StepMessage(0, house.next_step, new=(wrong,)))
