@@ -36,7 +36,7 @@ def judge_results(results: Results, slo: Slo | None, *, require_equal: bool) -> 
     failed = _failings(results, slo, require_equal)
     notes = [text for summary in results.summaries for text in _notes(summary)]
     stopped = any(summary.stopped for summary in results.summaries)
-    reasons = (*invalid, *failed, *_found(results), *notes)
+    reasons = (*invalid, *failed, *_found(results, slo), *notes)
     if invalid:
         return Verdict("INVALID", reasons, False)
     if stopped or not results.summaries:
@@ -75,9 +75,8 @@ def _failings(results: Results, slo: Slo | None, require_equal: bool) -> list[st
     for summary in results.summaries:
         if not summary.num_good_ends and not summary.stopped:
             found.append(f"{_name(summary)}no request was answered")
-        elif slo is not None and not results.searches and not summary.passes(slo):
-            share = 100 * (summary.good_share or 0.0)
-            found.append(f"{_name(summary)}only {share:.1f} % of requests were good ({slo})")
+        elif slo is not None and not _explores(results) and not summary.passes(slo):
+            found.append(f"{_name(summary)}{_share(summary)} ({slo})")
     if results.searches:
         found = [
             f"{name or 'the server'}: even the lowest rate missed the SLO"
@@ -93,8 +92,24 @@ def _failings(results: Results, slo: Slo | None, require_equal: bool) -> list[st
     return found
 
 
-def _found(results: Results) -> list[str]:
+def _explores(results: Results) -> bool:
+    """Whether loads were tried to see which are too high: then missing the SLO is no failure."""
+    loads = {summary.load for summary in results.summaries}
+    return bool(results.searches) or len(loads) > 1
+
+
+def _share(summary: Summary) -> str:
+    return f"{100 * (summary.good_share or 0.0):.1f} % of requests were good"
+
+
+def _found(results: Results, slo: Slo | None) -> list[str]:
     lines = []
+    if slo is not None and _explores(results) and not results.searches:
+        lines += [
+            f"{_name(summary)}{'within' if summary.passes(slo) else 'beyond'} the SLO: "
+            f"{_share(summary)}"
+            for summary in results.summaries
+        ]
     for name, search in results.searches.items():
         if search.passed is not None:
             bound = "the highest tried" if search.failed is None else f"{search.failed:.3g} failed"

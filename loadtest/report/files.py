@@ -19,7 +19,7 @@ from typing import Any
 from loadtest.experiment import Experiment, Results
 from loadtest.plan import save_plan
 from loadtest.records import RequestRecord
-from loadtest.statistics import Distribution
+from loadtest.report.page import page
 from loadtest.summary import Measured, Summary
 from loadtest.timings import DEFINITIONS
 from loadtest.tokens import SOURCE_MEANINGS
@@ -32,6 +32,7 @@ def write_report(folder: Path, experiment: Experiment, results: Results, verdict
     """Write all files; `schedule.jsonl` is the first plan, later ones have numbers."""
     body = report_json(experiment, results, verdict)
     (folder / "report.json").write_text(json.dumps(_finite(body), indent=1, allow_nan=False))
+    (folder / "report.html").write_text(page(experiment, results, verdict))
     with (folder / "requests.jsonl").open("w") as file:
         for row in request_rows(results):
             file.write(json.dumps(row) + "\n")
@@ -90,7 +91,7 @@ def summary_json(summary: Summary) -> dict[str, Any]:
             "meanings": {str(name): text for name, text in SOURCE_MEANINGS.items()},
             "answers_differing_from_usage": summary.num_differing,
         },
-        "distributions": {name: _json(found) for name, found in summary.distributions.items()},
+        "distributions": {name: found.to_json() for name, found in summary.distributions.items()},
         "acceptance": None if summary.acceptance is None else summary.acceptance.to_json(),
         "validity": summary.validity.to_json(),
         "server": None
@@ -145,10 +146,6 @@ def _row(record: RequestRecord, one: Measured | None, origin_s: float) -> dict[s
         "completion_tokens": record.completion_tokens,
         "speculation": record.speculation,
     }
-
-
-def _json(found: Distribution) -> dict[str, Any]:
-    return found.to_json()
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401 - any JSON value

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
+import signal
+import sys
 from pathlib import Path
 
 from loadtest.errors import UsageError
@@ -24,15 +25,21 @@ def main() -> int:
         script = read_script(arguments.script) if arguments.script else Script()
     except UsageError as error:
         parser.error(str(error))
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         asyncio.run(_serve(script, arguments))
+    except OSError as error:
+        print(f"loadtest.stub: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
 async def _serve(script: Script, arguments: argparse.Namespace) -> None:
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
     async with StubServer(script, arguments.host, arguments.port, arguments.log) as server:
         print(f"stub on {server.address}", flush=True)
-        await asyncio.Event().wait()
+        await ended.wait()
 
 
 if __name__ == "__main__":

@@ -114,6 +114,8 @@ class StubServer:
                 self._num_running += 1
                 sent.started_s = _now_s()
                 return await self._play(request, body, behaviour, sent)
+        except ConnectionError:  # the client hung up
+            return web.StreamResponse()
         finally:
             self._num_running -= bool(sent.started_s)
             self._num_waiting -= not sent.started_s
