@@ -59,9 +59,8 @@ def _ramp(spec: ArrivalSpec, rng: np.random.Generator) -> Iterator[float]:
     The n-th arrival is where r0·t + (r1 − r0)·t² / 2T reaches the n-th arrival of a unit-rate
     process.
     """
-    if spec.duration_s is None:
-        raise UsageError("--arrivals ramp needs --duration-s")
-    first, slope = spec.start_rate, (spec.rate - spec.start_rate) / spec.duration_s
+    first = spec.start_rate
+    slope = (spec.rate - first) / (spec.duration_s or 1.0)
     for mass in itertools.accumulate(rng.exponential() for _ in itertools.count()):
         under = first * first + 2 * slope * mass
         denominator = first + under**0.5 if under >= 0 else 0.0
@@ -78,8 +77,8 @@ PROCESSES: dict[str, Arrivals] = {
 }
 
 
-def schedule(spec: ArrivalSpec, rng: np.random.Generator) -> list[float]:
-    """Due times, ascending.
+def check_arrivals(spec: ArrivalSpec) -> None:
+    """Whether a schedule can be made.
 
     Raises:
         UsageError: for an unknown process, a rate that is none, or no limit.
@@ -90,6 +89,17 @@ def schedule(spec: ArrivalSpec, rng: np.random.Generator) -> list[float]:
         raise UsageError("--rate and --burstiness must be above 0")
     if spec.duration_s is None and spec.num_requests is None:
         raise UsageError("give --duration-s or --requests")
+    if spec.process == "ramp" and spec.duration_s is None:
+        raise UsageError("--arrivals ramp needs --duration-s")
+
+
+def schedule(spec: ArrivalSpec, rng: np.random.Generator) -> list[float]:
+    """Due times, ascending.
+
+    Raises:
+        UsageError: as `check_arrivals`.
+    """
+    check_arrivals(spec)
     limit_s = float("inf") if spec.duration_s is None else spec.duration_s
     times = itertools.takewhile(lambda at_s: at_s < limit_s, PROCESSES[spec.process](spec, rng))
     return list(itertools.islice(times, spec.num_requests))

@@ -64,13 +64,16 @@ def make_experiment(arguments: argparse.Namespace) -> Experiment:
     planner = make_planner(arguments, ruler)
     if planner.replay is not None:
         is_open = planner.replay.is_open
+    loads, search = make_loads(arguments), make_search(arguments)
+    for load in loads if search is None else (search.low, search.high):
+        planner.check(load)
     return Experiment(
         make_targets(arguments),
         planner,
         make_settings(arguments),
         make_judging(arguments, ruler),
-        make_loads(arguments),
-        make_search(arguments),
+        loads,
+        search,
         is_open,
         arguments.blocks,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from loadtest.arrivals import ArrivalSpec, schedule
+from loadtest.arrivals import ArrivalSpec, check_arrivals, schedule
 from loadtest.errors import UsageError
 from loadtest.plan import Plan
 from loadtest.synthetic import Filler
@@ -46,8 +46,29 @@ class Planner:
     _maker: PlanMaker | None = field(default=None, repr=False)
     _num_made: int = 0
 
+    def check(self, load: float | None) -> None:
+        """Whether there can be a plan.
+
+        Raises:
+            UsageError: naming what is missing.
+        """
+        if self.replay is not None:
+            return
+        if not self.workload.prompts and self.workload.prompt_tokens is None:
+            raise UsageError("give --workload or --prompt-tokens")
+        if self.trace:
+            return
+        if self.arrivals is None:
+            if self.num_requests is None:
+                raise UsageError("--arrivals closed needs --requests")
+        elif load is None:
+            raise UsageError("give --rate")
+        else:
+            check_arrivals(replace(self.arrivals, rate=load))
+
     def plan(self, load: float | None) -> Plan:
-        """The next plan: its own arrivals, and prompts that no plan before it had.
+        """The next plan, once `check` has passed: its own arrivals, and prompts that no plan before
+        it had.
 
         Args:
             load: requests a second of an open loop; ignored otherwise.
@@ -59,12 +80,8 @@ class Planner:
         maker = self._maker = self._maker or self._new_maker()
         if self.trace:
             return self._traced(maker, load)
-        if self.arrivals is None:
-            if self.num_requests is None:
-                raise UsageError("--arrivals closed needs --requests")
-            return maker.plan([None] * self.num_requests, notes=self.notes)
-        if load is None:
-            raise UsageError("give --rate")
+        if self.arrivals is None or load is None:
+            return maker.plan([None] * (self.num_requests or 0), notes=self.notes)
         return maker.plan(schedule(replace(self.arrivals, rate=load), rng), notes=self.notes)
 
     def _new_maker(self) -> PlanMaker:

@@ -53,6 +53,7 @@ class Summary:
     """The figures of one measurement.
 
     Attributes:
+        stretches: begin and end of each, on the machine's monotonic clock.
         window_s: seconds measured; rates are by it.
         outcomes: of the requests in the window.
         missed: how many answers broke each limit.
@@ -66,6 +67,7 @@ class Summary:
     load: float | None
     num_planned: int
     num_begun: int
+    stretches: tuple[tuple[float, float], ...]
     window_s: float
     outcomes: dict[str, int]
     failures: dict[str, str]
@@ -149,6 +151,7 @@ def summarize(measurement: Measurement, judging: Judging, rng: np.random.Generat
         load=measurement.load,
         num_planned=sum(stretch.num_planned for stretch in measurement.stretches),
         num_begun=len(measurement.records),
+        stretches=tuple((one.start_s, one.end_s) for one in measurement.stretches),
         window_s=window_s,
         outcomes=dict(outcomes.most_common()),
         failures=_first_details(measured),

@@ -34,7 +34,9 @@ def judge_results(results: Results, slo: Slo | None, *, require_equal: bool) -> 
         for problem in summary.validity.problems
     ]
     failed = _failings(results, slo, require_equal)
-    notes = [text for summary in results.summaries for text in _notes(summary)]
+    notes = [
+        text for summary in results.summaries for text in _notes(summary, has_slo=slo is not None)
+    ]
     stopped = any(summary.stopped for summary in results.summaries)
     reasons = (*invalid, *failed, *_found(results, slo), *notes)
     if invalid:
@@ -75,6 +77,8 @@ def _failings(results: Results, slo: Slo | None, require_equal: bool) -> list[st
     for summary in results.summaries:
         if not summary.num_good_ends and not summary.stopped:
             found.append(f"{_name(summary)}no request was answered")
+        elif slo is None and summary.num_failed:
+            found.append(f"{_name(summary)}{_failed(summary)}")
         elif slo is not None and not _explores(results) and not summary.passes(slo):
             found.append(f"{_name(summary)}{_share(summary)} ({slo})")
     if results.searches:
@@ -96,6 +100,10 @@ def _explores(results: Results) -> bool:
     """Whether loads were tried to see which are too high: then missing the SLO is no failure."""
     loads = {summary.load for summary in results.summaries}
     return bool(results.searches) or len(loads) > 1
+
+
+def _failed(summary: Summary) -> str:
+    return f"{summary.num_failed} of {sum(summary.outcomes.values())} requests failed"
 
 
 def _share(summary: Summary) -> str:
@@ -123,13 +131,12 @@ def _found(results: Results, slo: Slo | None) -> list[str]:
     return lines
 
 
-def _notes(summary: Summary) -> Sequence[str]:
+def _notes(summary: Summary, *, has_slo: bool) -> Sequence[str]:
     """What a reader should know before trusting a figure."""
     notes = []
     name = _name(summary)
-    if summary.num_failed:
-        total = sum(summary.outcomes.values())
-        notes.append(f"{name}{summary.num_failed} of {total} requests failed")
+    if summary.num_failed and has_slo:
+        notes.append(f"{name}{_failed(summary)}")
     if summary.num_differing:
         notes.append(
             f"{name}{summary.num_differing} answers hold another number of tokens than the "

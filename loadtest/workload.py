@@ -98,8 +98,6 @@ class PlanMaker:
         rng: np.random.Generator,
         length_scale: float = 1.0,
     ) -> None:
-        if not spec.prompts and spec.prompt_tokens is None:
-            raise UsageError("give --workload or --prompt-tokens")
         self._spec = spec
         self._filler = filler
         self._rng = rng

@@ -1,8 +1,8 @@
 """What a run leaves behind: `report.html`, `report.json`, `requests.jsonl`, `schedule.jsonl`.
 
-`requests.jsonl` has the raw times of every request, in seconds from the begin of the first
-stretch: enough to derive every figure again. No file but the schedule holds prompts, and none
-holds answers.
+`requests.jsonl` has the raw times of every request, in seconds from the begin of its stretch (when
+that was says `report.json`): enough to derive every figure again. No file but the schedule holds
+prompts, and none holds answers.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ def summary_json(summary: Summary) -> dict[str, Any]:
     server = summary.server
     return {
         **summary.flat(),
+        "stretches": summary.stretches,
         "load": summary.load,
         "planned": summary.num_planned,
         "begun": summary.num_begun,

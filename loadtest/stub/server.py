@@ -101,9 +101,9 @@ class StubServer:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         sent = Sent(int(request.headers.get(INDEX_HEADER, -1)), _now_s())
         body = await request.json()
-        behaviour = Behaviour()
+        behaviours = self._script.behaviours
+        behaviour = Behaviour(counts=behaviours[0].counts)  # for who only asks whether we are there
         if sent.index >= 0:
-            behaviours = self._script.behaviours
             behaviour = behaviours[sent.index % len(behaviours)]
             self._first_s = self._first_s or sent.arrived_s
             self.sent.append(sent)
