@@ -24,8 +24,8 @@ from actors.request_manager.generation import (
 )
 from actors.sampling import SamplingParams
 from tests.unit.llm.tiny_models import VOCAB_SIZE, tiny_model
+from tests.unit.near_rank import NO_EOS, NearRank
 from tests.unit.request_manager.house import Watcher, collect
-from tests.unit.test_manager_with_rank import NO_EOS, NearRank
 
 GREEDY = SamplingParams(temperature=0.0)
 SEEDED = SamplingParams(temperature=1.0, seed=11)

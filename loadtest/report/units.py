@@ -1,0 +1,49 @@
+"""How figures are written for people."""
+
+from __future__ import annotations
+
+from loadtest.statistics import Percentile
+
+NONE = "\N{EN DASH}"
+
+
+def seconds(value: float | None) -> str:
+    """Three digits, in ms below a second."""
+    if value is None:
+        return NONE
+    if value == 0:
+        return "0"
+    if abs(value) < 1:
+        return f"{_digits(1e3 * value)} ms"
+    return f"{_digits(value)} s"
+
+
+def number(value: float | None) -> str:
+    """Three digits, or a whole number with separators."""
+    if value is None:
+        return NONE
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{int(value)}" if value == int(value) else _digits(value)
+
+
+def percent(share: float | None) -> str:
+    """A share as per cent."""
+    return NONE if share is None else f"{100 * share:.3g} %"
+
+
+def ranged(found: Percentile | None, *, is_time: bool) -> str:
+    """A percentile, and its interval in small print (HTML)."""
+    if found is None:
+        return NONE
+    form = seconds if is_time else number
+    return (
+        f'{form(found.value)}<br><span class="interval">{form(found.low)} to '
+        f"{form(found.high)}</span>"
+    )
+
+
+def _digits(value: float) -> str:
+    if abs(value) >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
