@@ -36,8 +36,7 @@ def catch_up(model: FusedDraft, session: Session, num_tokens: int) -> None:
     window = model.shape.window
     lanes = Lanes([session.context(window)], [session.num_cached], window)
     span = lanes.tail([num_tokens])
-    token_ids = torch.tensor(session.pending[:num_tokens])
-    model.forward(token_ids, torch.tensor(session.before_pending[:num_tokens]), lanes, span)
+    model.forward(torch.tensor(session.pending[:num_tokens]), lanes, span)
     session.append(lanes.keys_values[:, :, 0, :, span.start : span.stop])
 
 
@@ -65,18 +64,8 @@ def expand(model: FusedDraft, ranker: CandidateRanker, sprouts: Sequence[Sprout]
             for growth, lane_rows in zip(growths, rows, strict=True)
             for node in growth.frontier
         ]
-        before = [
-            _token_before(sprout, node) for sprout in sprouts for node in sprout.growth.frontier
-        ]
-        span = lanes.children(counts, parents, depth)
-        hidden = model.forward(torch.tensor(tokens), torch.tensor(before), lanes, span)
+        hidden = model.forward(torch.tensor(tokens), lanes, lanes.children(counts, parents, depth))
         rows = [{node: row for row, node in enumerate(growth.frontier)} for growth in growths]
-
-
-def _token_before(sprout: Sprout, node: int) -> int:
-    """The token above a node; above the root's children that is the session's last."""
-    parent = sprout.growth.parents[node]
-    return sprout.session.token_ids[-1] if parent == CONTEXT else sprout.growth.token_ids[parent]
 
 
 def _run_pending(
@@ -89,10 +78,8 @@ def _run_pending(
     """
     pending = [session.pending for session in sessions]
     counts = [len(tokens) for tokens in pending]
-    before = [session.before_pending for session in sessions]
     span = lanes.tail(counts)
-    token_ids = torch.tensor(list(chain.from_iterable(pending)))
-    hidden = model.forward(token_ids, torch.tensor(list(chain.from_iterable(before))), lanes, span)
+    hidden = model.forward(torch.tensor(list(chain.from_iterable(pending))), lanes, span)
     for lane, (session, count) in enumerate(zip(sessions, counts, strict=True)):
         known = slice(span.start, span.start + count - 1)
         session.append(lanes.keys_values[:, :, lane, :, known])

@@ -47,9 +47,7 @@ class FusedDraft:
         self.cut_ids = model.cut_ids.long()
         self.vocab_size = len(model.embeddings)
         with torch.inference_mode():
-            # [vocab, width]: what a token adds at its own place, and at the next one.
-            self._table = model.project_in(model.embeddings).to(dtype)
-            self._next_table = model.project_previous(model.embeddings).to(dtype)
+            self._table = model.project_in(model.embeddings).to(dtype)  # [vocab, width]
             self._layers = [_fuse(cast("Block", block), dtype) for block in model.layers]
             head = model.head() * _norm_factor(model.norm)
             self._head = Linear(head.to(dtype), model.bias.to(dtype))
@@ -66,18 +64,9 @@ class FusedDraft:
         """Of one position's keys and values."""
         return 2 * self.shape.num_layers * self.shape.width * self.dtype.itemsize
 
-    def forward(self, token_ids: Tensor, previous_ids: Tensor, lanes: Lanes, span: Span) -> Tensor:
-        """Final states; writes the rows' keys and values to the lanes.
-
-        Args:
-            token_ids: [rows]
-            previous_ids: [rows] the token before each; a text's first token has itself there.
-
-        Returns:
-            [rows, width]
-        """
+    def forward(self, token_ids: Tensor, lanes: Lanes, span: Span) -> Tensor:
+        """[rows] token ids to [rows, width] final states; writes the rows' KV to the lanes."""
         hidden = self._table.index_select(0, token_ids).float()
-        hidden += self._next_table.index_select(0, previous_ids)
         rotary = self._rotary_at(span.positions)
         for layer, keys_values in zip(self._layers, lanes.keys_values, strict=True):
             mixed = self._attend(layer.qkv(self._norm(hidden)), rotary, keys_values, span)

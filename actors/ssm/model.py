@@ -1,13 +1,10 @@
 """The draft model: a few small Llama blocks between the LLM's own embedding and head.
 
-Input: the LLM's frozen embeddings, rows normalised, of a token and of the one before it, each
-through a projection of its own. As every place knows what stands before it, one attention head can
-find where the text at hand stood before and what followed there (smeared keys, Olsson et al. 2022);
-it would take two layers and long training otherwise. Output: logits over the *cut*, the LLM's most
-frequent words, as dot products with the LLM's frozen output rows, through another projection. So
-its own weights are a few million whatever the vocabulary, and it speaks the LLM's token ids. Blocks
-are pre-norm with rotary positions, full heads and SwiGLU; attention may be limited to a sliding
-window.
+Input: the LLM's frozen token embeddings, rows normalised, through one projection. Output: logits
+over the *cut*, the LLM's most frequent words, as dot products with the LLM's frozen output rows,
+through another projection. So its own weights are a few million whatever the vocabulary, and it
+speaks the LLM's token ids. Blocks are pre-norm with rotary positions, full heads and SwiGLU;
+attention may be limited to a sliding window.
 
 This is the form that is trained; `actors.ssm.inference` computes the same in fewer operations.
 Knows nothing of files, sessions or trees.
@@ -90,7 +87,6 @@ class DraftModel(nn.Module):
         self.shape = shape
         hidden = llm.hidden_size
         self.project_in = nn.Linear(hidden, shape.width, bias=False)
-        self.project_previous = nn.Linear(hidden, shape.width, bias=False)
         self.layers = nn.ModuleList([Block(shape) for _ in range(shape.num_layers)])
         self.norm = nn.RMSNorm(shape.width, eps=NORM_EPS)
         self.project_out = nn.Linear(shape.width, hidden, bias=False)
@@ -103,8 +99,7 @@ class DraftModel(nn.Module):
     def forward(self, token_ids: Tensor) -> Tensor:
         """[batch, length] token ids to [batch, length, width] final hidden states."""
         length = token_ids.shape[1]
-        embedded = F.embedding(token_ids, self.embeddings)
-        hidden: Tensor = self.project_in(embedded) + self.project_previous(shifted(embedded))
+        hidden: Tensor = self.project_in(F.embedding(token_ids, self.embeddings))
         positions = torch.arange(length, device=token_ids.device)
         rotary = rotary_table(positions)
         mask = window_mask(positions, self.shape.window)
@@ -119,11 +114,6 @@ class DraftModel(nn.Module):
     def head(self) -> Tensor:
         """[cut, width]: output rows and projection in one matrix."""
         return self.output_rows @ self.project_out.weight
-
-
-def shifted(rows: Tensor) -> Tensor:
-    """[batch, length, ...] to the same one place later; the first stays where it is, too."""
-    return torch.cat([rows[:, :1], rows[:, :-1]], 1)
 
 
 class Block(nn.Module):

@@ -37,13 +37,6 @@ class Session:
         return self.token_ids[self.num_cached :]
 
     @property
-    def before_pending(self) -> list[int]:
-        """The token before each pending one; a text's first token has itself there."""
-        if self.num_cached:
-            return self.token_ids[self.num_cached - 1 : -1]
-        return [self.token_ids[0], *self.token_ids[:-1]]
-
-    @property
     def capacity(self) -> int:
         return int(self.cache.shape[3])
 

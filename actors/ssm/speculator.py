@@ -153,7 +153,7 @@ def _warm_up(model: FusedDraft, max_rows: int) -> None:
         for num_rows in range(1, max_rows + 1):
             lanes = Lanes([model.new_cache(0)], [0], model.shape.window)
             rows = torch.zeros(num_rows, dtype=torch.int64)
-            model.logits(model.forward(rows, rows, lanes, lanes.tail([num_rows])))
+            model.logits(model.forward(rows, lanes, lanes.tail([num_rows])))
 
 
 def policy_of(expansion: str | tuple[int, ...]) -> Policy:

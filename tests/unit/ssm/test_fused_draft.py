@@ -20,16 +20,9 @@ def expected(shape: DraftShape, tokens: list[int]) -> Tensor:
     return model.logits(model(torch.tensor([tokens])))[0]
 
 
-def run(
-    model: FusedDraft, lanes: Lanes, span: Span, tokens: list[int], before: list[int]
-) -> Tensor:
+def run(model: FusedDraft, lanes: Lanes, span: Span, tokens: list[int]) -> Tensor:
     with torch.inference_mode():
-        return model.logits(model.forward(torch.tensor(tokens), torch.tensor(before), lanes, span))
-
-
-def after(tokens: list[int]) -> list[int]:
-    """What stands before each of a text's tokens."""
-    return [tokens[0], *tokens[:-1]]
+        return model.logits(model.forward(torch.tensor(tokens), lanes, span))
 
 
 def close(found: Tensor, wanted: Tensor, error: float = 2e-4) -> None:
@@ -46,13 +39,7 @@ def text(seed: int, length: int) -> list[int]:
 def test_texts_side_by_side_in_parts(shape: DraftShape) -> None:
     model, long, short = fused(shape), text(1, 20), text(2, 9)
     lanes = Lanes([model.new_cache(0)] * 2, [0, 0], shape.window)
-    first = run(
-        model,
-        lanes,
-        lanes.tail([12, 5]),
-        long[:12] + short[:5],
-        after(long[:12]) + after(short[:5]),
-    )
+    first = run(model, lanes, lanes.tail([12, 5]), long[:12] + short[:5])
     close(first[:12], expected(shape, long)[:12])
     close(first[12:], expected(shape, short)[:5])
 
@@ -61,11 +48,11 @@ def test_texts_side_by_side_in_parts(shape: DraftShape) -> None:
 def test_a_context_from_the_cache(shape: DraftShape) -> None:
     model, tokens = fused(shape), text(3, 30)
     whole = Lanes([model.new_cache(0)], [0], shape.window)
-    run(model, whole, whole.tail([21]), tokens[:21], after(tokens[:21]))
+    run(model, whole, whole.tail([21]), tokens[:21])
     first = 21 - shape.window if shape.window else 0
     context = whole.keys_values[:, :, 0, :, first:21]
     lanes = Lanes([context], [21], shape.window)
-    logits = run(model, lanes, lanes.tail([9]), tokens[21:], tokens[20:-1])
+    logits = run(model, lanes, lanes.tail([9]), tokens[21:])
     close(logits, expected(shape, tokens)[21:])
 
 
@@ -73,16 +60,15 @@ def test_a_context_from_the_cache(shape: DraftShape) -> None:
 def test_every_node_of_a_tree_sees_its_own_path_only(shape: DraftShape) -> None:
     model, left, right = fused(shape), text(4, 10), text(5, 6)
     lanes = Lanes([model.new_cache(0)] * 2, [0, 0], shape.window)
-    run(model, lanes, lanes.tail([10, 6]), left + right, after(left) + after(right))
+    run(model, lanes, lanes.tail([10, 6]), left + right)
     paths = [(0, [31]), (0, [32]), (1, [41])]
-    roots = [left[-1], left[-1], right[-1]]
-    logits = run(model, lanes, lanes.children([2, 1], [9, 9, 5], 1), [31, 32, 41], roots)
+    logits = run(model, lanes, lanes.children([2, 1], [9, 9, 5], 1), [31, 32, 41])
     check(shape, (left, right), paths, logits)
     # The second lane's tree is at its end, the first one's goes on below both nodes.
     paths = [(0, [32, 33]), (0, [31, 34]), (0, [32, 35])]
-    logits = run(model, lanes, lanes.children([3, 0], [1, 0, 1], 2), [33, 34, 35], [32, 31, 32])
+    logits = run(model, lanes, lanes.children([3, 0], [1, 0, 1], 2), [33, 34, 35])
     check(shape, (left, right), paths, logits)
-    logits = run(model, lanes, lanes.children([1, 0], [2], 3), [36], [35])
+    logits = run(model, lanes, lanes.children([1, 0], [2], 3), [36])
     check(shape, (left, right), [(0, [32, 35, 36])], logits)
 
 
@@ -99,26 +85,25 @@ def check(
 def test_lanes_grow_beyond_their_first_size() -> None:
     model, tokens = fused(), text(6, 8)
     lanes = Lanes([model.new_cache(0)], [0], 0)
-    run(model, lanes, lanes.tail([8]), tokens, after(tokens))
+    run(model, lanes, lanes.tail([8]), tokens)
     path: list[int] = []
     for depth in range(1, 100):
         path.append(depth)
         parent = 7 if depth == 1 else 0
-        above = path[-2] if depth > 1 else tokens[-1]
-        logits = run(model, lanes, lanes.children([1], [parent], depth), [depth], [above])
+        logits = run(model, lanes, lanes.children([1], [parent], depth), [depth])
     close(logits[0], expected(SHAPE, tokens + path)[-1])
 
 
 def test_positions_beyond_the_first_rotary_table() -> None:
     model, tokens = fused(WINDOWED), text(7, 1100)
     lanes = Lanes([model.new_cache(0)], [0], WINDOWED.window)
-    logits = run(model, lanes, lanes.tail([1100]), tokens, after(tokens))
+    logits = run(model, lanes, lanes.tail([1100]), tokens)
     close(logits[-1], expected(WINDOWED, tokens)[-1], 1e-3)
 
 
 def test_bfloat16_is_close() -> None:
     model, tokens = FusedDraft(draft_model(), torch.bfloat16), text(8, 24)
     lanes = Lanes([model.new_cache(0)], [0], 0)
-    logits = run(model, lanes, lanes.tail([24]), tokens, after(tokens))
+    logits = run(model, lanes, lanes.tail([24]), tokens)
     exact = expected(SHAPE, tokens)
     assert (logits - exact).abs().mean() < 0.02 * exact.std()
