@@ -75,6 +75,7 @@ def _encode_session(session: DraftSession) -> pb.DraftSession:
         banned_early=session.banned_early,
         max_nodes=session.max_nodes,
         max_depth=session.max_depth,
+        least_probability=session.least_probability,
     )
 
 
@@ -88,6 +89,7 @@ def _decode_session(encoded: pb.DraftSession) -> DraftSession:
         max_nodes=encoded.max_nodes,
         max_depth=encoded.max_depth,
         banned_early=tuple(encoded.banned_early),
+        least_probability=encoded.least_probability,
     )
 
 

@@ -31,6 +31,8 @@ class DraftSession:
     max_depth: int
     banned_early: tuple[int, ...] = ()
     """Token ids that cannot be drawn before `sampling.min_tokens` output tokens."""
+    least_probability: float = 0.0
+    """Nodes that are accepted with a lower one, all ancestors counted, are of no use."""
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,7 @@ class DraftModelDescription(_message.Message):
     def __init__(self, name: _Optional[str] = ..., vocab_size: _Optional[int] = ..., llm_weights_hash: _Optional[str] = ..., weights_version: _Optional[int] = ..., num_parameters: _Optional[int] = ...) -> None: ...
 
 class DraftSession(_message.Message):
-    __slots__ = ("session_id", "keep_tokens", "token_ids", "prompt_len", "sampling", "banned_early", "max_nodes", "max_depth")
+    __slots__ = ("session_id", "keep_tokens", "token_ids", "prompt_len", "sampling", "banned_early", "max_nodes", "max_depth", "least_probability")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     KEEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +177,7 @@ class DraftSession(_message.Message):
     BANNED_EARLY_FIELD_NUMBER: _ClassVar[int]
     MAX_NODES_FIELD_NUMBER: _ClassVar[int]
     MAX_DEPTH_FIELD_NUMBER: _ClassVar[int]
+    LEAST_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     keep_tokens: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -185,7 +186,8 @@ class DraftSession(_message.Message):
     banned_early: _containers.RepeatedScalarFieldContainer[int]
     max_nodes: int
     max_depth: int
-    def __init__(self, session_id: _Optional[int] = ..., keep_tokens: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., banned_early: _Optional[_Iterable[int]] = ..., max_nodes: _Optional[int] = ..., max_depth: _Optional[int] = ...) -> None: ...
+    least_probability: float
+    def __init__(self, session_id: _Optional[int] = ..., keep_tokens: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., banned_early: _Optional[_Iterable[int]] = ..., max_nodes: _Optional[int] = ..., max_depth: _Optional[int] = ..., least_probability: _Optional[float] = ...) -> None: ...
 
 class DraftRequest(_message.Message):
     __slots__ = ("sessions",)

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from actors.decoder.kv_cache import SlotMoves, Slots
 from actors.errors import ProtocolError
 from actors.messages import KVCommit, NewRequest, Row, StepMessage
 from actors.tree import CONTEXT, TokenTree
 
-Slots = npt.NDArray[np.int64]
 _FREE = -1
 
 
@@ -39,14 +39,6 @@ class RequestKV:
     slots: Slots
     committed: int = 0
     last_row: Row | None = None
-
-
-@dataclass(frozen=True)
-class SlotMoves:
-    """KV to copy before anything is written: from `source` to `target`, element by element."""
-
-    source: Slots
-    target: Slots
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """The forward pass of Llama-like models in few operations: Llama, Mistral, Qwen2, Qwen3.
 
-Q, K and V are one product, gate and up another, weights are packed (`actors.linear`), and
-logits are computed only where they are wanted, in float32. Takes over the weights of a loaded
+Logits are computed only where they are wanted, in float32. Takes over the weights of a loaded
 transformers model, layer by layer, and leaves that model empty: never two copies of all weights.
 Rotary frequencies come from the model's own module, so every fixed rope scaling is covered.
 
@@ -10,36 +9,21 @@ Knows nothing of requests, trees or parallelism; CPU and CUDA alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from actors.linear import Head, Linear
-from actors.llm.batch import StepBatch
-from actors.llm.kv_cache import KVCache, KVShape
-from actors.llm.native.kernels import native_kernels
-from actors.llm.row_ops import LayerRules, NativeRowOps, RowOps, TorchRowOps
+from actors.decoder.batch import StepBatch
+from actors.decoder.decoder import Decoder, Layer
+from actors.decoder.kv_cache import KVCache, KVShape
+from actors.decoder.linear import Head, Linear
+from actors.decoder.row_ops import LayerRules, row_ops
 
 Foreign = Any
 """Objects of transformers, which is not typed."""
 
 MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """The weights of one decoder layer."""
-
-    input_norm: Tensor
-    qkv: Linear
-    rules: LayerRules
-    out: Linear
-    post_norm: Tensor
-    gate_up: Linear
-    down: Linear
 
 
 class FusedLlama:
@@ -56,54 +40,31 @@ class FusedLlama:
         heads: int = config.num_attention_heads
         head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.kv_shape = KVShape(config.num_hidden_layers, config.num_key_value_heads, head_dim)
-        self._ops = _row_ops(model, heads, self.kv_shape)
         self._head = Head(model.lm_head.weight, model.lm_head.bias)
-        self._embedding: Tensor = body.embed_tokens.weight.detach()
-        self._final_norm: Tensor = body.norm.weight.detach()
         self.vocab_size = self._head.vocab_size
-        self._layers: list[_Layer] = []
+        embedding = body.embed_tokens.weight.detach()
+        widths = (config.hidden_size, config.intermediate_size)
+        ops = row_ops(body.rotary_emb, embedding, heads, self.kv_shape, widths, config.rms_norm_eps)
+        layers = []
         for index in range(len(body.layers)):
-            self._layers.append(_take(body.layers[index], config))
+            layers.append(_take(body.layers[index], config))
             body.layers[index] = nn.Identity()
+        self._decoder = Decoder(ops, embedding, layers, body.norm.weight.detach())
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: KVCache) -> Tensor:
         """[outputs, vocab] logits, float32 at least; writes the rows' K and V."""
-        ops = self._ops
-        residual = F.embedding(batch.token_ids, self._embedding)  # [N, hidden]
-        rotations = ops.rotations(batch)
-        delta: Tensor | None = None
-        with ops.context():
-            for layer, kv in zip(self._layers, cache.layers, strict=True):
-                qkv = layer.qkv(ops.add_norm(residual, delta, layer.input_norm))
-                attended = ops.attention(qkv, layer.rules, kv, batch, rotations)
-                rows = ops.add_norm(residual, layer.out(attended), layer.post_norm)
-                delta = layer.down(ops.activation(layer.gate_up(rows)))
-            hidden = ops.add_norm(residual, delta, self._final_norm)
-        return self._logits(hidden, batch.outputs)
-
-    def _logits(self, hidden: Tensor, outputs: Tensor) -> Tensor:
-        # At least two rows, as everywhere (see StepBatch).
+        hidden, outputs = self._decoder.forward(batch, cache), batch.outputs
+        # At least two rows, as everywhere (see `build_batch`).
         rows = outputs.repeat(2) if len(outputs) == 1 else outputs
         return self._head(hidden.index_select(0, rows))[: len(outputs)]
 
 
-def _row_ops(model: Foreign, num_heads: int, shape: KVShape) -> RowOps:
-    """Native kernels where there are any, else torch."""
-    config, weight = model.config, model.model.embed_tokens.weight
-    rotary, eps = model.model.rotary_emb, config.rms_norm_eps
-    widths = (config.hidden_size, config.intermediate_size)
-    kernels = native_kernels(weight.dtype, weight.device, num_heads, shape, widths, eps)
-    if kernels is not None:
-        return NativeRowOps(rotary, kernels)
-    return TorchRowOps(rotary, weight.dtype, weight.device, num_heads, shape, eps)
-
-
-def _take(layer: Foreign, config: Foreign) -> _Layer:
+def _take(layer: Foreign, config: Foreign) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     query_norm = getattr(attention, "q_norm", None)
     key_norm = getattr(attention, "k_norm", None)
-    return _Layer(
+    return Layer(
         input_norm=layer.input_layernorm.weight.detach(),
         qkv=_joined(attention.q_proj, attention.k_proj, attention.v_proj),
         rules=LayerRules(

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from actors.decoder.kv_cache import KVCache
 from actors.llm.batch import build_batch
 from actors.llm.block_tables import RequestKV
-from actors.llm.kv_cache import KVCache
 from actors.llm.loading import LoadedModel
 from actors.messages import NewRequest, Row
 from actors.sampling import SamplingParams

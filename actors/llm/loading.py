@@ -19,11 +19,11 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from actors.decoder.batch import StepBatch
+from actors.decoder.kv_cache import KVCache, KVShape
 from actors.errors import ModelError
-from actors.llm.batch import StepBatch
 from actors.llm.fused_llama import MODEL_TYPES as FUSED_TYPES
 from actors.llm.fused_llama import Foreign, FusedLlama
-from actors.llm.kv_cache import KVCache, KVShape
 from actors.llm.stock import StockModel
 from actors.weight_files import hash_files, weight_files
 

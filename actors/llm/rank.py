@@ -15,12 +15,12 @@ from pathlib import Path
 
 import torch
 
+from actors.decoder.kv_cache import KVCache, num_blocks_for
 from actors.errors import ProtocolError, StaleEpoch
 from actors.llm.batch import build_batch
 from actors.llm.block_tables import BlockTables
 from actors.llm.config import LLMConfig
 from actors.llm.invariance import is_batch_invariant
-from actors.llm.kv_cache import KVCache, num_blocks_for
 from actors.llm.loading import DTYPES, LoadedModel, load_model
 from actors.llm.sampler import Sampler
 from actors.messages import LLMDescription, StepMessage, StepReply

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
+from actors.decoder.batch import StepBatch
+from actors.decoder.kv_cache import KVCache, KVShape
+from actors.decoder.tree_attention import STOCK_NAME, stable_products, stock_attention
 from actors.errors import ModelError
-from actors.llm.batch import StepBatch, build_batch
+from actors.llm.batch import build_batch
 from actors.llm.block_tables import RequestKV
 from actors.llm.fused_llama import Foreign
-from actors.llm.kv_cache import KVCache, KVShape
-from actors.llm.tree_attention import STOCK_NAME, stable_products, stock_attention
 from actors.messages import NewRequest, Row
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree

@@ -6,7 +6,9 @@ path), and to take T(R + k) seconds. Nodes are taken in order of pᵢ as long as
 tokens per second. pᵢ never exceeds its parent's, so what is taken is a tree; where guesses are poor
 or batches large nothing is taken, and the step is plain decoding.
 
-T is learnt from the steps themselves, the acceptances from what became of the drafts.
+T is learnt from the steps themselves, the acceptances from what became of the drafts. Much is known
+before a drafter is asked: nodes that cannot be worth their time need not be drafted, and a drafter
+whose answers take longer than they save is left alone (`drafter_worth`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from actors.request_manager.drafter_worth import DrafterWorth, StepOutcome
 from actors.request_manager.merge import MergedTree
 
 
@@ -99,7 +102,17 @@ class Acceptance:
 
 
 class Budget(Protocol):
-    """Decides which draft nodes a step carries."""
+    """Decides who is asked for drafts, and which draft nodes a step carries."""
+
+    def asks(self, drafter: str, num_draws: int) -> bool:
+        """False if a drafter's answers are not worth waiting for.
+
+        Args:
+            num_draws: requests, with a tree or without, that get a token from the step anyway.
+        """
+
+    def least_probability(self, num_draws: int, num_tokens: int) -> float:
+        """No node that is accepted with a lower probability will be taken."""
 
     def select(
         self, trees: Mapping[int, MergedTree], num_draws: int, num_tokens: int, room: int
@@ -108,38 +121,57 @@ class Budget(Protocol):
 
         Args:
             trees: by request id.
-            num_draws: requests, with a tree or without, that get a token from the step anyway.
+            num_draws: as above.
             num_tokens: what the step carries beside drafts.
             room: draft nodes at most.
         """
 
-    def observe(self, num_tokens: int, seconds: float) -> None:
-        """A step of so many tokens took so long."""
+    def observe(self, outcome: StepOutcome) -> None:
+        """Learn from a step."""
 
 
 class FixedBudget:
     """Takes whatever the drafters bring, the most probable nodes first, while there is room."""
+
+    def asks(self, drafter: str, num_draws: int) -> bool:
+        return True
+
+    def least_probability(self, num_draws: int, num_tokens: int) -> float:
+        return 0.0
 
     def select(
         self, trees: Mapping[int, MergedTree], num_draws: int, num_tokens: int, room: int
     ) -> dict[int, MergedTree]:
         return _restricted(trees, _by_probability(trees)[: max(room, 0)])
 
-    def observe(self, num_tokens: int, seconds: float) -> None:
+    def observe(self, outcome: StepOutcome) -> None:
         """A fixed budget learns nothing."""
 
 
 class AdaptiveBudget:
     """Takes nodes as long as they raise expected tokens per second."""
 
+    FORGET = 1 / 32
+
     def __init__(self) -> None:
         self.cost = StepCost()
+        self._worth = DrafterWorth()
+        self._beside_s = 0.0  # what a step takes beside the LLM, drafting included
+
+    def asks(self, drafter: str, num_draws: int) -> bool:
+        return self._worth.pays(drafter, num_draws)
+
+    def least_probability(self, num_draws: int, num_tokens: int) -> float:
+        # A node that is taken raises tokens per second, and with it the bar for the next one: the
+        # bar is lowest when there are none.
+        seconds = self._beside_s + self.cost.seconds(num_tokens)
+        return min(num_draws * self.cost.seconds_per_token / seconds, 1.0) if seconds else 0.0
 
     def select(
         self, trees: Mapping[int, MergedTree], num_draws: int, num_tokens: int, room: int
     ) -> dict[int, MergedTree]:
         expected_tokens = float(num_draws)
-        seconds = self.cost.seconds(num_tokens)
+        seconds = self._beside_s + self.cost.seconds(num_tokens)
         per_token = self.cost.seconds_per_token
         taken = []
         for node in _by_probability(trees)[: max(room, 0)]:
@@ -150,8 +182,11 @@ class AdaptiveBudget:
             taken.append(node)
         return _restricted(trees, taken)
 
-    def observe(self, num_tokens: int, seconds: float) -> None:
-        self.cost.observe(num_tokens, seconds)
+    def observe(self, outcome: StepOutcome) -> None:
+        self.cost.observe(outcome.num_tokens, outcome.step_s)
+        beside_s = outcome.total_s - outcome.step_s
+        self._beside_s += self.FORGET * (beside_s - self._beside_s)
+        self._worth.observe(outcome, self.cost.seconds_per_token)
 
 
 BUDGETS: dict[str, Callable[[], Budget]] = {"adaptive": AdaptiveBudget, "fixed": FixedBudget}

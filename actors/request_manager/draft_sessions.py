@@ -51,4 +51,5 @@ class DraftSessions:
             max_nodes=task.max_nodes,
             max_depth=task.max_depth,
             banned_early=task.banned_early,
+            least_probability=task.least_probability,
         )

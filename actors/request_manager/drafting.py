@@ -5,17 +5,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from actors.request_manager.config import SpeculationConfig
-from actors.request_manager.ports import Draft, Drafter, DraftTask
+from actors.request_manager.ports import Clock, Draft, Drafter, DraftTask
 from actors.request_manager.scheduler import Turn
 
 logger = logging.getLogger(__name__)
 
 DraftsByRequest = dict[int, dict[str, Draft]]
 """Drafts by request id and drafter name."""
+_Answer = tuple[Mapping[int, Draft], float]
+"""Drafts, and when they were there."""
+
+
+@dataclass(frozen=True)
+class DraftRound:
+    """What became of one round of asking.
+
+    Attributes:
+        drafts: by request id and drafter name.
+        answer_s: seconds that each drafter took, the deadline at most.
+    """
+
+    drafts: DraftsByRequest = field(default_factory=dict)
+    answer_s: dict[str, float] = field(default_factory=dict)
 
 
 class Drafting:
@@ -24,27 +41,38 @@ class Drafting:
     Args:
         drafters: whom to ask.
         deadline_s: how long to wait for all of them.
+        clock: monotonic seconds.
 
     Attributes:
         failures: how often each drafter raised or was late.
     """
 
-    def __init__(self, drafters: Sequence[Drafter], deadline_s: float) -> None:
+    def __init__(
+        self, drafters: Sequence[Drafter], deadline_s: float, clock: Clock = time.monotonic
+    ) -> None:
         self._drafters = {drafter.name: drafter for drafter in drafters}
         self._deadline_s = deadline_s
+        self._clock = clock
         self.failures: Counter[str] = Counter()
 
-    async def ask(self, tasks: Sequence[DraftTask]) -> DraftsByRequest:
-        """Drafts for all tasks from all drafters that they allow."""
-        calls: dict[asyncio.Task[Mapping[int, Draft]], str] = {}
+    async def ask(
+        self, tasks: Sequence[DraftTask], may_ask: Callable[[str], bool] = lambda name: True
+    ) -> DraftRound:
+        """Drafts for all tasks from all drafters that they allow.
+
+        Args:
+            may_ask: by drafter name.
+        """
+        begun = self._clock()
+        calls: dict[asyncio.Task[_Answer], str] = {}
         for name, drafter in self._drafters.items():
             allowed = [task for task in tasks if task.drafters is None or name in task.drafters]
-            if allowed:
-                calls[asyncio.ensure_future(drafter.draft(allowed))] = name
-        drafts: DraftsByRequest = {}
+            if allowed and may_ask(name):
+                calls[asyncio.ensure_future(self._timed(drafter.draft(allowed)))] = name
         if not calls:
-            return drafts
+            return DraftRound()
         done, late = await asyncio.wait(calls, timeout=self._deadline_s)
+        answered = DraftRound(answer_s=dict.fromkeys(calls.values(), self._clock() - begun))
         for call in late:
             call.cancel()
             self._note_failure(calls[call], "late")
@@ -53,9 +81,14 @@ class Drafting:
             if error is not None:
                 self._note_failure(calls[call], repr(error))
                 continue
-            for request_id, draft in call.result().items():
-                drafts.setdefault(request_id, {})[calls[call]] = draft
-        return drafts
+            drafts, ended = call.result()
+            answered.answer_s[calls[call]] = ended - begun
+            for request_id, draft in drafts.items():
+                answered.drafts.setdefault(request_id, {})[calls[call]] = draft
+        return answered
+
+    async def _timed(self, answer: Awaitable[Mapping[int, Draft]]) -> _Answer:
+        return await answer, self._clock()
 
     def note_rejected(self, faults: Mapping[str, str]) -> None:
         """Drafts that broke the rules, by drafter name."""
@@ -76,7 +109,7 @@ class Drafting:
             )
 
 
-def draft_task(turn: Turn, config: SpeculationConfig) -> DraftTask | None:
+def draft_task(turn: Turn, config: SpeculationConfig, least_probability: float) -> DraftTask | None:
     """What to ask for a turn; None if drafts have no place in it."""
     request = turn.request
     wishes = request.asked.speculation
@@ -94,6 +127,7 @@ def draft_task(turn: Turn, config: SpeculationConfig) -> DraftTask | None:
         sampling=request.asked.sampling,
         max_nodes=max_nodes,
         max_depth=max_depth,
+        least_probability=least_probability,
         drafters=wishes.drafters,
         banned_early=request.banned_early,
     )

@@ -29,7 +29,7 @@ from actors.request_manager.generation import FinishReason, GenerationEvent, Gen
 from actors.request_manager.kv_ledger import KVLedger
 from actors.request_manager.merge import MergedTree, merge
 from actors.request_manager.ports import LLM, Clock, Drafter, DraftTask, Observer
-from actors.request_manager.records import Laps, Tally, step_record
+from actors.request_manager.records import Laps, Tally, step_outcome, step_record
 from actors.request_manager.request import Request, State
 from actors.request_manager.scheduler import Scheduler, Turn
 from actors.request_manager.settling import Settler, results_by_request, verify_row
@@ -80,7 +80,7 @@ class Engine:
         self._ledger = KVLedger(description.num_kv_blocks, description.kv_block_tokens)
         self._scheduler = Scheduler(scheduling, self._ledger, num_groups)
         self._composer = Composer()
-        self._drafting = Drafting(drafters, speculation.draft_deadline_ms / 1e3)
+        self._drafting = Drafting(drafters, speculation.draft_deadline_ms / 1e3, clock)
         self._rule = VERIFICATION_RULES[speculation.verification]
         self._budget = BUDGETS[speculation.budget]()
         self._acceptance = Acceptance()
@@ -163,12 +163,13 @@ class Engine:
     async def _take_step(self, group: int, turns: Sequence[Turn]) -> None:
         epoch = self._composer.epoch
         laps = Laps(self._clock)
-        tasks = [task for turn in turns if (task := draft_task(turn, self._speculation))]
-        drafts = await self._drafting.ask(tasks)
+        num_draws = sum(turn.draws for turn in turns)
+        tasks = self._draft_tasks(turns, num_draws)
+        drafted = await self._drafting.ask(tasks, lambda name: self._budget.asks(name, num_draws))
         laps.end("draft")
         if epoch != self._composer.epoch:
             return
-        message, rows = self._compose(group, turns, self._merge(tasks, drafts))
+        message, rows = self._compose(group, turns, self._merge(tasks, drafted.drafts))
         laps.end("merge")
         reply = await self._llm.step(message)
         laps.end("step")
@@ -186,9 +187,16 @@ class Engine:
         for row, event in zip(rows, events, strict=True):
             self._emit(row.turn.request, event)
         laps.end("emit")
-        self._budget.observe(message.num_tokens, laps.seconds["step"])
+        self._budget.observe(
+            step_outcome(num_draws, message, rows, tally, laps.seconds, drafted.answer_s)
+        )
         self._observer.step_done(step_record(message, rows, reply, tally, laps.seconds))
         self._wake()
+
+    def _draft_tasks(self, turns: Sequence[Turn], num_draws: int) -> list[DraftTask]:
+        num_tokens = sum(turn.num_tokens for turn in turns)
+        least = self._budget.least_probability(num_draws, num_tokens)
+        return [task for turn in turns if (task := draft_task(turn, self._speculation, least))]
 
     def _merge(self, tasks: Sequence[DraftTask], drafts: DraftsByRequest) -> dict[int, MergedTree]:
         """One tree for each request that has drafts, cut to the request's own limits."""

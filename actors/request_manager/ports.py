@@ -48,6 +48,7 @@ class DraftTask:
         max_nodes, max_depth: more than this will be cut off.
         drafters: names of those that may be asked; None for all.
         banned_early: token ids that cannot be drawn before `sampling.min_tokens` output tokens.
+        least_probability: nodes that are accepted with a lower one are of no use.
     """
 
     request_id: int
@@ -58,6 +59,7 @@ class DraftTask:
     max_depth: int
     drafters: tuple[str, ...] | None = None
     banned_early: tuple[int, ...] = ()
+    least_probability: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from actors.messages import StepMessage, StepReply
 from actors.request_manager.composer import StepRow
+from actors.request_manager.drafter_worth import StepOutcome
 from actors.request_manager.ports import Clock, StepRecord
 
 
@@ -33,6 +34,8 @@ class Tally:
     forward_s: float
     drafted: Counter[str] = field(default_factory=Counter)
     accepted: Counter[str] = field(default_factory=Counter)
+    sole_nodes: Counter[str] = field(default_factory=Counter)
+    sole_accepted: Counter[str] = field(default_factory=Counter)
     accepted_depths: list[int] = field(default_factory=list)
     num_committed: int = 0
 
@@ -56,4 +59,26 @@ def step_record(
         phase_s=phase_s,
         forward_s=reply.forward_s,
         sample_s=reply.sample_s,
+    )
+
+
+def step_outcome(
+    num_draws: int,
+    message: StepMessage,
+    rows: Sequence[StepRow],
+    tally: Tally,
+    phase_s: Mapping[str, float],
+    answer_s: Mapping[str, float],
+) -> StepOutcome:
+    """What the budget learns from a step."""
+    return StepOutcome(
+        num_draws=num_draws,
+        num_tokens=message.num_tokens,
+        num_draft_nodes=sum(len(row.drafts) for row in rows),
+        num_committed=tally.num_committed,
+        step_s=phase_s["step"],
+        total_s=sum(phase_s.values()),
+        answer_s=answer_s,
+        sole_nodes=tally.sole_nodes,
+        sole_accepted=tally.sole_accepted,
     )

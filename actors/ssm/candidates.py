@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
+from actors.decoder.native.kernels import best_of_rows
 from actors.logit_steps import kept_ids
 from actors.noise import NoiseSource
 from actors.sampling import SamplingParams
@@ -85,7 +85,7 @@ class CandidateRanker:
         for parent, row in zip(parents, logits.numpy(), strict=True):
             self._perturb(parent, row, noise)
         count = min(max(parent.num_children for parent in parents), logits.shape[1])
-        scores, places = torch.topk(logits.softmax(-1), count)
+        places, scores = best_of_rows(logits, count)
         token_ids = self._cut_ids[places.numpy()]
         return [
             [(token, score) for token, score in zip(ids, values, strict=True) if score > 0.0][

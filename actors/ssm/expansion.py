@@ -1,25 +1,25 @@
 """Draft trees for many sessions side by side, one forward pass for each depth.
 
 The first pass runs what is new of every session and ends at its root; each later one runs the
-frontiers of all trees together. Keys and values of the tree stay in the call's lanes; only those of
-committed tokens go to the sessions.
+frontiers of all trees together. Keys and values of tree nodes stand in slots that the next call
+writes over; only those of committed tokens belong to the sessions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
 
-import torch
+import numpy as np
 from torch import Tensor
 
+from actors.decoder.attention_groups import Span
+from actors.decoder.kv_cache import Slots
 from actors.ssm.candidates import CandidateRanker, DrawRules, Parent
 from actors.ssm.growth import Growth
 from actors.ssm.inference import FusedDraft
-from actors.ssm.lanes import Lanes
-from actors.ssm.sessions import Session
-from actors.tree import CONTEXT
+from actors.ssm.sessions import Session, SessionStore
+from actors.tree import CONTEXT, TokenTree
 
 
 @dataclass(frozen=True)
@@ -31,60 +31,76 @@ class Sprout:
     growth: Growth
 
 
-def catch_up(model: FusedDraft, session: Session, num_tokens: int) -> None:
+def catch_up(model: FusedDraft, store: SessionStore, session: Session, num_tokens: int) -> None:
     """Cache the session's next `num_tokens` tokens; fewer than are pending."""
-    window = model.shape.window
-    lanes = Lanes([session.context(window)], [session.num_cached], window)
-    span = lanes.tail([num_tokens])
-    model.forward(torch.tensor(session.pending[:num_tokens]), lanes, span)
-    session.append(lanes.keys_values[:, :, 0, :, span.start : span.stop])
+    model.forward([session.take_pending(num_tokens, 0)], store.cache)
 
 
-def expand(model: FusedDraft, ranker: CandidateRanker, sprouts: Sequence[Sprout]) -> None:
-    """Grow every tree to its end; caches all but the last token of each session."""
-    window = model.shape.window
-    lanes = Lanes(
-        [sprout.session.context(window) for sprout in sprouts],
-        [sprout.session.num_cached for sprout in sprouts],
-        window,
-    )
-    hidden, root_rows = _run_pending(model, lanes, [sprout.session for sprout in sprouts])
-    rows = [{CONTEXT: row} for row in root_rows]
-    growths = [sprout.growth for sprout in sprouts]
-    depth = 0
+def expand(
+    model: FusedDraft, ranker: CandidateRanker, store: SessionStore, sprouts: Sequence[Sprout]
+) -> None:
+    """Grow every tree to its end; caches all tokens of each session.
+
+    Trees stop growing where there are no slots left for their nodes.
+    """
+    hidden = _run_pending(model, store, [sprout.session for sprout in sprouts])
+    expanded = [_Expanded(sprout) for sprout in sprouts]
+    free = store.tree_slots
     while True:
         _add_children(ranker, sprouts, model.logits(hidden))
-        counts = [len(growth.frontier) for growth in growths]
-        if not any(counts):
+        spans: list[Span] = []
+        first_row = 0
+        for tree in expanded:
+            taken = tree.trim(len(free))
+            if taken:
+                spans.append(tree.span(free[:taken], first_row))
+                first_row += taken
+                free = free[taken:]
+        if not spans:
             return
-        depth += 1
-        tokens = [growth.token_ids[node] for growth in growths for node in growth.frontier]
-        parents = [
-            lane_rows[growth.parents[node]]
-            for growth, lane_rows in zip(growths, rows, strict=True)
-            for node in growth.frontier
-        ]
-        hidden = model.forward(torch.tensor(tokens), lanes, lanes.children(counts, parents, depth))
-        rows = [{node: row for row, node in enumerate(growth.frontier)} for growth in growths]
+        hidden = model.forward(spans, store.cache)
 
 
-def _run_pending(
-    model: FusedDraft, lanes: Lanes, sessions: Sequence[Session]
-) -> tuple[Tensor, list[int]]:
-    """Run what is not cached yet of every session.
+class _Expanded:
+    """The nodes of one tree that have been run, and so have keys and values."""
 
-    Returns:
-        The roots' final states, [sessions, width], and their rows within the lanes' span.
-    """
-    pending = [session.pending for session in sessions]
-    counts = [len(tokens) for tokens in pending]
-    span = lanes.tail(counts)
-    hidden = model.forward(torch.tensor(list(chain.from_iterable(pending))), lanes, span)
-    for lane, (session, count) in enumerate(zip(sessions, counts, strict=True)):
-        known = slice(span.start, span.start + count - 1)
-        session.append(lanes.keys_values[:, :, lane, :, known])
-    roots = [end - 1 for end in accumulate(counts)]
-    return hidden[roots], [count - 1 for count in counts]
+    def __init__(self, sprout: Sprout) -> None:
+        self._growth = sprout.growth
+        self._start = len(sprout.session.token_ids)
+        self._places = sprout.session.slots[: self._start]
+        self._index = {CONTEXT: CONTEXT}  # by node of the growing tree
+        self._token_ids: list[int] = []
+        self._parents: list[int] = []
+
+    def trim(self, room: int) -> int:
+        """Keep at most `room` nodes of the frontier; returns how many there are."""
+        del self._growth.frontier[room:]
+        return len(self._growth.frontier)
+
+    def span(self, slots: Slots, first_row: int) -> Span:
+        """The frontier as rows of a step; `slots` has one for each."""
+        first_node, growth = len(self._token_ids), self._growth
+        for node in growth.frontier:
+            self._index[node] = len(self._token_ids)
+            self._token_ids.append(growth.token_ids[node])
+            self._parents.append(self._index[growth.parents[node]])
+        self._places = np.concatenate((self._places, slots))
+        tree = TokenTree(tuple(self._token_ids), tuple(self._parents))
+        return Span(tree, self._start, first_row, self._places, first_node)
+
+
+def _run_pending(model: FusedDraft, store: SessionStore, sessions: Sequence[Session]) -> Tensor:
+    """Run what is not cached yet of every session; the roots' final states, [sessions, width]."""
+    spans: list[Span] = []
+    roots = []
+    num_rows = 0
+    for session in sessions:
+        count = len(session.pending)
+        spans.append(session.take_pending(count, num_rows))
+        num_rows += count
+        roots.append(num_rows - 1)
+    hidden = model.forward(spans, store.cache)
+    return hidden if num_rows == len(roots) else hidden[roots]
 
 
 def _add_children(ranker: CandidateRanker, sprouts: Sequence[Sprout], logits: Tensor) -> None:

@@ -3,7 +3,8 @@
 Two policies. *Static* ⟨k1, k2, …⟩ gives every node of depth d exactly k_d children (SpecInfer).
 *Best first* gives all the same and lets the node budget choose. Grown depth by depth, one forward
 pass each, the choice is exact: a child's path score never exceeds its parent's, so a node that is
-not among the best `max_nodes` so far can have no descendant among them and is not expanded.
+not among the best `max_nodes` so far can have no descendant among them and is not expanded; nor is
+one whose own path score is too low to be of use.
 
 Pure: knows neither models nor sessions.
 """
@@ -52,6 +53,7 @@ class Growth:
         policy: how.
         max_nodes: nodes that are kept in the end.
         max_depth: nodes on one path.
+        least_score: nodes with a lower path score are not kept.
         depth: of the nodes to expand next; 0 is the root.
         frontier: nodes to expand next; `CONTEXT` is the root.
         parents, token_ids, scores: of all nodes so far; a score is given the parent's acceptance.
@@ -60,6 +62,7 @@ class Growth:
     policy: Policy
     max_nodes: int
     max_depth: int
+    least_score: float = 0.0
     depth: int = 0
     frontier: list[int] = field(default_factory=lambda: [CONTEXT])
     parents: list[int] = field(default_factory=list)
@@ -78,6 +81,8 @@ class Growth:
         for parent, family in zip(self.frontier, children, strict=True):
             path_score = 1.0 if parent == CONTEXT else self._path_scores[parent]
             for token, score in family:
+                if path_score * score < self.least_score:
+                    break  # the best come first
                 self.parents.append(parent)
                 self.token_ids.append(token)
                 self.scores.append(score)

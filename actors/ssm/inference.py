@@ -1,32 +1,28 @@
-"""The draft model's forward pass in few operations, for a handful of rows at a time.
+"""The draft model's forward pass over the shared decoder, and its head over the cut.
 
-The same function as `actors.ssm.model.DraftModel`, with everything that can be is done once: token
-embeddings already projected, norm weights and attention scale folded into the products that follow
-them, output rows and projection in one matrix, weights packed. The residual stream is float32, the
-products have the type asked for. Rows are those of `actors.ssm.lanes`.
+The same function as `actors.ssm.model.DraftModel`, with what can be done once done once: token
+embeddings already projected, output rows and projection in one matrix, weights packed.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from actors.linear import Linear
-from actors.ssm.lanes import Lanes, Span
-from actors.ssm.model import HEAD_DIM, NORM_EPS, Block, DraftModel, rotary_table, rotate
+from actors.decoder.attention_groups import Span
+from actors.decoder.batch import StepBatch
+from actors.decoder.decoder import Decoder, Layer
+from actors.decoder.kv_cache import KVCache, KVShape
+from actors.decoder.linear import Linear
+from actors.decoder.row_ops import LayerRules, row_ops
+from actors.ssm.model import HEAD_DIM, NORM_EPS, Block, DraftModel, rotary_angles
 
-
-@dataclass(frozen=True)
-class _Layer:
-    qkv: Linear
-    attention_out: Linear
-    gate_up: Linear
-    down: Linear
+_CPU = torch.device("cpu")
+_NO_OUTPUTS = np.empty(0, dtype=np.int64)
 
 
 class FusedDraft:
@@ -37,95 +33,62 @@ class FusedDraft:
         dtype: to compute in.
 
     Attributes:
+        kv_shape: of its keys and values.
         cut_ids: [cut] int64, the LLM's token id of each logit.
         vocab_size: the LLM's.
     """
 
     def __init__(self, model: DraftModel, dtype: torch.dtype) -> None:
-        self.shape = model.shape
+        shape = model.shape
         self.dtype = dtype
+        self.kv_shape = KVShape(shape.num_layers, shape.num_heads, HEAD_DIM)
         self.cut_ids = model.cut_ids.long()
         self.vocab_size = len(model.embeddings)
+        rules = LayerRules(None, None, shape.window or None)
         with torch.inference_mode():
-            self._table = model.project_in(model.embeddings).to(dtype)  # [vocab, width]
-            self._layers = [_fuse(cast("Block", block), dtype) for block in model.layers]
-            head = model.head() * _norm_factor(model.norm)
-            self._head = Linear(head.to(dtype), model.bias.to(dtype))
-        self._least_length = torch.tensor(math.sqrt(NORM_EPS * self.shape.width))
-        self._rotary = self._rotary_up_to(1024)
+            embedding = model.project_in(model.embeddings).to(dtype)  # [vocab, width]
+            layers = [_fuse(cast("Block", block), rules, dtype) for block in model.layers]
+            self._head = Linear(model.head().to(dtype), model.bias.to(dtype))
+        widths = (shape.width, shape.ff_width)
+        ops = row_ops(_Rotary(), embedding, shape.num_heads, self.kv_shape, widths, NORM_EPS)
+        self._decoder = Decoder(ops, embedding, layers, model.norm.weight.to(dtype))
 
-    def new_cache(self, capacity: int) -> Tensor:
-        """Room for the keys and values of `capacity` positions, as `Lanes` takes them."""
-        sizes = (self.shape.num_layers, 2, self.shape.num_heads, capacity, HEAD_DIM)
-        return torch.empty(sizes, dtype=self.dtype)
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Of one position's keys and values."""
-        return 2 * self.shape.num_layers * self.shape.width * self.dtype.itemsize
-
-    def forward(self, token_ids: Tensor, lanes: Lanes, span: Span) -> Tensor:
-        """[rows] token ids to [rows, width] final states; writes the rows' KV to the lanes."""
-        hidden = self._table.index_select(0, token_ids).float()
-        rotary = self._rotary_at(span.positions)
-        for layer, keys_values in zip(self._layers, lanes.keys_values, strict=True):
-            mixed = self._attend(layer.qkv(self._norm(hidden)), rotary, keys_values, span)
-            hidden = hidden + layer.attention_out(mixed)
-            gate, up = layer.gate_up(self._norm(hidden)).chunk(2, -1)
-            hidden += layer.down(F.silu(gate).mul_(up))
-        return self._norm(hidden)
+    def forward(self, spans: Sequence[Span], cache: KVCache) -> Tensor:
+        """[rows, width] final states of all spans' rows; writes the rows' KV to the cache."""
+        batch = StepBatch.of(spans, _NO_OUTPUTS, cache.num_slots + 1, _CPU)
+        return self._decoder.forward(batch, cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[rows, width] final hidden states to [rows, cut] float32 logits of our own."""
+        """[rows, width] final states to [rows, cut] float32 logits of our own."""
         return self._head(hidden).to(torch.float32, copy=True)
 
-    def _attend(self, qkv: Tensor, rotary: Tensor, keys_values: Tensor, span: Span) -> Tensor:
-        """Attention of one layer; returns [rows, width].
 
-        Args:
-            qkv: [rows, 3 * width]
-            keys_values: [2, lanes, heads, columns, 64] of this layer.
-        """
-        num_heads = self.shape.num_heads
-        heads = qkv.view(-1, 3 * num_heads, HEAD_DIM)
-        # [lanes, heads, width, 64]
-        turned = span.pad(rotate(heads[:, : 2 * num_heads], rotary)).transpose(1, 2)
-        queries, keys = turned.chunk(2, 1)
-        keys_values[0, :, :, span.start : span.stop] = keys
-        values = span.pad(heads[:, 2 * num_heads :]).transpose(1, 2)
-        keys_values[1, :, :, span.start : span.stop] = values
-        scores = torch.matmul(queries, keys_values[0].transpose(-1, -2)).add_(span.mask)
-        mixed = torch.matmul(scores.softmax(-1), keys_values[1])
-        return span.flatten(mixed.transpose(1, 2).flatten(2))
+class _Rotary:
+    """Cosines and sines out of a table that grows with the positions asked for."""
 
-    def _norm(self, rows: Tensor) -> Tensor:
-        """RMS norm but for what `_norm_factor` has folded into the product that follows."""
-        lengths = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
-        return rows.div(lengths.hypot_(self._least_length)).to(self.dtype)
+    def __init__(self) -> None:
+        self._fill(1024)
 
-    def _rotary_at(self, positions: Tensor) -> Tensor:
-        """[2, rows, 1, 64]"""
+    def __call__(self, probe: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """[1, N] positions to [1, N, 64] cosines and sines of the probe's type."""
         last = int(positions.max())
-        if last >= self._rotary.shape[1]:
-            self._rotary = self._rotary_up_to(2 * last)
-        return self._rotary.index_select(1, positions)[:, :, None]
+        if last >= len(self._cosines):
+            self._fill(2 * last)
+        cosines, sines = self._cosines[positions], self._sines[positions]
+        return cosines.to(probe.dtype), sines.to(probe.dtype)
 
-    def _rotary_up_to(self, end: int) -> Tensor:
-        return rotary_table(torch.arange(end)).to(self.dtype)
-
-
-def _norm_factor(norm: nn.RMSNorm) -> Tensor:
-    """[width]: what a norm multiplies rows of length 1 by."""
-    return norm.weight * math.sqrt(len(norm.weight))
+    def _fill(self, end: int) -> None:
+        angles = rotary_angles(torch.arange(end)).repeat(1, 2)
+        self._cosines, self._sines = angles.cos(), angles.sin()
 
 
-def _fuse(block: Block, dtype: torch.dtype) -> _Layer:
-    qkv = block.qkv.weight * _norm_factor(block.attention_norm)
-    scale = torch.ones(len(qkv), 1)
-    scale[: len(qkv) // 3] = HEAD_DIM**-0.5  # the queries'; a power of two, so nothing is rounded
-    return _Layer(
-        Linear((qkv * scale).to(dtype)),
-        Linear(block.attention_out.weight.to(dtype)),
-        Linear((block.gate_up.weight * _norm_factor(block.mlp_norm)).to(dtype)),
-        Linear(block.down.weight.to(dtype)),
+def _fuse(block: Block, rules: LayerRules, dtype: torch.dtype) -> Layer:
+    return Layer(
+        input_norm=block.attention_norm.weight.to(dtype),
+        qkv=Linear(block.qkv.weight.to(dtype)),
+        rules=rules,
+        out=Linear(block.attention_out.weight.to(dtype)),
+        post_norm=block.mlp_norm.weight.to(dtype),
+        gate_up=Linear(block.gate_up.weight.to(dtype)),
+        down=Linear(block.down.weight.to(dtype)),
     )

@@ -147,13 +147,18 @@ class Block(nn.Module):
         return cast("Tensor", hidden + self.down(F.silu(gate) * up))
 
 
+def rotary_angles(positions: Tensor) -> Tensor:
+    """[n, 32] float32: the angle by which each pair of a head is turned at [n] positions."""
+    steps = torch.arange(0, HEAD_DIM, 2, device=positions.device, dtype=torch.float32)
+    return positions.float()[:, None] / ROPE_THETA ** (steps / HEAD_DIM)
+
+
 def rotary_table(positions: Tensor) -> Tensor:
     """[2, n, 64] float32: what `rotate` multiplies by at each of [n] positions.
 
     Row 0 holds the cosines, row 1 the sines, negated for the first half of a head.
     """
-    steps = torch.arange(0, HEAD_DIM, 2, device=positions.device, dtype=torch.float32)
-    angles = positions.float()[:, None] / ROPE_THETA ** (steps / HEAD_DIM)
+    angles = rotary_angles(positions)
     cosines, sines = angles.cos(), angles.sin()
     return torch.stack([torch.cat([cosines, cosines], -1), torch.cat([-sines, sines], -1)])
 

@@ -8,12 +8,21 @@ go or bit by bit, with tokens taken back or a restart between, makes no differen
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
-from torch import Tensor
+import numpy as np
+import torch
 
-_GROWTH_TOKENS = 256
-"""Caches grow in steps of this many positions."""
+from actors.decoder.attention_groups import Span
+from actors.decoder.kv_cache import KVCache, KVShape, Slots
+from actors.errors import ConfigError
+from actors.tree import TokenTree
+
+BLOCK_TOKENS = 64
+"""Sessions grow in steps of this many positions."""
+
+_TREE_BLOCKS = 64
+"""Room for the nodes of one call's trees, beside the sessions and beyond their bound."""
 
 
 class Session:
@@ -21,24 +30,22 @@ class Session:
 
     Attributes:
         token_ids: all of them; the last one is the root of the next tree.
-        cache: [layers, 2, heads, capacity, head size], valid up to `num_cached`.
-        num_cached: positions whose keys and values stand; always fewer than there are tokens, as
-            the last token has to be run to see what follows it.
+        blocks: of the cache that it holds.
+        slots: [capacity] of the cache, in order of position.
+        num_cached: positions whose keys and values stand.
     """
 
-    def __init__(self, cache: Tensor) -> None:
+    def __init__(self) -> None:
         self.token_ids: list[int] = []
-        self.cache = cache
+        self.blocks: list[int] = []
+        self.slots: Slots = np.empty(0, dtype=np.int64)
         self.num_cached = 0
 
     @property
     def pending(self) -> list[int]:
-        """Tokens that are not cached yet; at least the last one."""
+        """Tokens that are not cached yet; after `replace`, at least the last one, which has to be
+        run to see what follows it."""
         return self.token_ids[self.num_cached :]
-
-    @property
-    def capacity(self) -> int:
-        return int(self.cache.shape[3])
 
     def replace(self, keep: int, token_ids: Sequence[int]) -> None:
         """Let `token_ids` follow the first `keep` tokens; what is cached of the same ids stays."""
@@ -48,32 +55,41 @@ class Session:
         self.token_ids[keep:] = token_ids
         self.num_cached = min(self.num_cached, keep + same, len(self.token_ids) - 1)
 
-    def context(self, window: int) -> Tensor:
-        """The cached positions that the next token can see, as `Lanes` takes them."""
-        first = max(0, self.num_cached - window) if window else 0
-        return self.cache[:, :, :, first : self.num_cached]
-
-    def append(self, keys_values: Tensor) -> None:
-        """Cache the next positions, [layers, 2, heads, positions, head size]."""
-        end = self.num_cached + keys_values.shape[3]
-        self.cache[:, :, :, self.num_cached : end] = keys_values
-        self.num_cached = end
+    def take_pending(self, count: int, first_row: int) -> Span:
+        """The next `count` tokens as rows of a step; they count as cached from now on."""
+        chain = TokenTree.chain(self.pending[:count])
+        span = Span(chain, self.num_cached, first_row, self.slots)
+        self.num_cached += count
+        return span
 
 
 class SessionStore:
     """Sessions by id, within a bound of memory.
 
     Args:
-        new_cache: makes an empty cache for a number of positions.
-        bytes_per_token: of one position in it.
-        max_bytes: of all caches together.
+        shape: of keys and values.
+        dtype: of them.
+        max_bytes: of all sessions together.
+
+    Attributes:
+        cache: holds the keys and values.
+        tree_slots: of it, for the nodes of one call's trees.
+
+    Raises:
+        ConfigError: not even one block of positions fits.
     """
 
-    def __init__(
-        self, new_cache: Callable[[int], Tensor], bytes_per_token: int, max_bytes: int
-    ) -> None:
-        self._new_cache = new_cache
-        self._max_tokens = max_bytes // bytes_per_token
+    def __init__(self, shape: KVShape, dtype: torch.dtype, max_bytes: int) -> None:
+        block_bytes = BLOCK_TOKENS * shape.token_bytes(dtype)
+        num_blocks = max_bytes // block_bytes
+        if not num_blocks:
+            problem = f"{max_bytes} bytes of a draft model's KV do not hold one block"
+            raise ConfigError([f"{problem} of {block_bytes} bytes"])
+        cpu = torch.device("cpu")
+        self.cache = KVCache(shape, _TREE_BLOCKS + num_blocks, BLOCK_TOKENS, dtype, cpu)
+        self.tree_slots: Slots = np.arange(_TREE_BLOCKS * BLOCK_TOKENS)
+        # The first ones are taken first: pages of memory are touched as they are needed.
+        self._free = list(reversed(range(_TREE_BLOCKS, _TREE_BLOCKS + num_blocks)))
         self._sessions: OrderedDict[int, Session] = OrderedDict()
 
     def __len__(self) -> int:
@@ -83,14 +99,13 @@ class SessionStore:
         return session_id in self._sessions
 
     @property
-    def num_tokens(self) -> int:
-        """Positions that the caches have room for, all together."""
-        return sum(session.capacity for session in self._sessions.values())
+    def num_free_blocks(self) -> int:
+        return len(self._free)
 
     def sync(
         self, session_id: int, keep: int, token_ids: Sequence[int], in_use: Collection[int] = ()
     ) -> Session | None:
-        """Bring a session up to date and make room for its cache.
+        """Bring a session up to date and make room for its keys and values.
 
         Args:
             keep: the session's first so many tokens stand; 0 begins it anew.
@@ -101,30 +116,32 @@ class SessionStore:
             The session; None if it holds fewer than `keep` tokens or memory has no room for it.
             It is forgotten then.
         """
-        num_tokens = keep + len(token_ids)
-        session = self._sessions.pop(session_id, None)
-        if keep > (len(session.token_ids) if session else 0):
+        session = self._sessions.pop(session_id, None) or Session()
+        known = keep <= len(session.token_ids)
+        if not known or not self._extend(session, keep + len(token_ids), in_use):
+            self._free.extend(session.blocks)
             return None
-        session = session or Session(self._new_cache(0))
-        missing = num_tokens - session.capacity
-        if missing > 0:
-            capacity = -(-num_tokens // _GROWTH_TOKENS) * _GROWTH_TOKENS
-            if not self._make_room(capacity, in_use):
-                return None
-            cache = self._new_cache(capacity)
-            cache[:, :, :, : session.num_cached] = session.cache[:, :, :, : session.num_cached]
-            session.cache = cache
         session.replace(keep, token_ids)
         self._sessions[session_id] = session
         return session
 
     def release(self, session_id: int) -> None:
         """Forget a session; does nothing if there is none."""
-        self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._free.extend(session.blocks)
 
-    def _make_room(self, num_tokens: int, in_use: Collection[int]) -> bool:
-        """Forget the least recently used sessions until so many more positions fit."""
+    def _extend(self, session: Session, num_tokens: int, in_use: Collection[int]) -> bool:
+        """Give a session blocks for so many positions, if need be those of idle ones."""
+        missing = -(-num_tokens // BLOCK_TOKENS) - len(session.blocks)
+        if missing <= 0:
+            return True
         idle = [session_id for session_id in self._sessions if session_id not in in_use]
-        while self.num_tokens + num_tokens > self._max_tokens and idle:
-            del self._sessions[idle.pop(0)]
-        return self.num_tokens + num_tokens <= self._max_tokens
+        while len(self._free) < missing and idle:
+            self.release(idle.pop(0))
+        if len(self._free) < missing:
+            return False
+        session.blocks += [self._free.pop() for _ in range(missing)]
+        starts = np.asarray(session.blocks, dtype=np.int64) * BLOCK_TOKENS
+        session.slots = (starts[:, None] + np.arange(BLOCK_TOKENS)).reshape(-1)
+        return True

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from actors.decoder.attention_groups import Span
 from actors.drafts import (
     DraftModelDescription,
     DraftReply,
@@ -28,9 +29,9 @@ from actors.ssm.expansion import Sprout, catch_up, expand
 from actors.ssm.folder import DraftConfig, load_draft
 from actors.ssm.growth import BestFirst, Growth, Policy, Static
 from actors.ssm.inference import FusedDraft
-from actors.ssm.lanes import Lanes
 from actors.ssm.model import DraftModel
 from actors.ssm.sessions import Session, SessionStore
+from actors.tree import TokenTree
 
 MAX_CATCH_UP_TOKENS = 512
 """Tokens that one request may cache beside its trees."""
@@ -78,12 +79,12 @@ class Speculator:
         self._model = FusedDraft(model, options.dtype)
         self._ssm = options.ssm
         self._policy = policy_of(options.expansion)
-        _warm_up(self._model, options.ssm.max_nodes)
         self.noise = NoiseSource(self._model.vocab_size)
         self._ranker = CandidateRanker(self._model.cut_ids, self.noise)
         self._store = SessionStore(
-            self._model.new_cache, self._model.bytes_per_token, options.ssm.kv_memory_bytes
+            self._model.kv_shape, self._model.dtype, options.ssm.kv_memory_bytes
         )
+        _warm_up(self._model, self._store, options.ssm.max_nodes)
         self._description = DraftModelDescription(
             name=options.path.name,
             vocab_size=self._model.vocab_size,
@@ -111,7 +112,7 @@ class Speculator:
                 if session in ready
             }
             if sprouts:
-                expand(self._model, self._ranker, list(sprouts.values()))
+                expand(self._model, self._ranker, self._store, list(sprouts.values()))
         drafts = tuple(_answers(request.sessions, sessions, sprouts))
         return DraftReply(drafts, self._description.weights_version)
 
@@ -134,7 +135,7 @@ class Speculator:
         for session in filter(None, sessions):
             behind = len(session.pending) - 1
             if behind >= MAX_PENDING_TOKENS and room:
-                catch_up(self._model, session, min(behind, room))
+                catch_up(self._model, self._store, session, min(behind, room))
                 room -= min(behind, room)
             if len(session.pending) <= MAX_PENDING_TOKENS:
                 ready.append(session)
@@ -144,16 +145,16 @@ class Speculator:
         rules = DrawRules(asked.sampling, asked.prompt_len, asked.banned_early)
         max_nodes = min(asked.max_nodes, self._ssm.max_nodes)
         max_depth = min(asked.max_depth, self._ssm.max_depth)
-        return Sprout(session, rules, Growth(self._policy, max_nodes, max_depth))
+        growth = Growth(self._policy, max_nodes, max_depth, asked.least_probability)
+        return Sprout(session, rules, growth)
 
 
-def _warm_up(model: FusedDraft, max_rows: int) -> None:
+def _warm_up(model: FusedDraft, store: SessionStore, max_rows: int) -> None:
     """Run every usual number of rows once: the CPU's kernels are made at first use."""
     with torch.inference_mode():
         for num_rows in range(1, max_rows + 1):
-            lanes = Lanes([model.new_cache(0)], [0], model.shape.window)
-            rows = torch.zeros(num_rows, dtype=torch.int64)
-            model.logits(model.forward(rows, lanes, lanes.tail([num_rows])))
+            span = Span(TokenTree.chain([0] * num_rows), 0, 0, store.tree_slots)
+            model.logits(model.forward([span], store.cache))
 
 
 def policy_of(expansion: str | tuple[int, ...]) -> Policy:
@@ -186,6 +187,8 @@ def _check(request: DraftRequest, vocab_size: int) -> None:
             raise ProtocolError(f"session {asked.session_id} has no tokens")
         if asked.max_nodes < 1 or asked.max_depth < 1:
             raise ProtocolError(f"session {asked.session_id} asks for no tree")
+        if not 0.0 <= asked.least_probability <= 1.0:
+            raise ProtocolError(f"session {asked.session_id} has no sensible least probability")
         ids = (*asked.token_ids, *asked.banned_early)
         if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
             raise ProtocolError(f"session {asked.session_id} names a token that the LLM lacks")

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from actors.decoder.kv_cache import KVCache, KVShape, SlotMoves, num_blocks_for
 from actors.errors import ConfigError
-from actors.llm.block_tables import SlotMoves
-from actors.llm.kv_cache import KVCache, KVShape, num_blocks_for
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=3, head_dim=4)
 CPU = torch.device("cpu")

@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from actors.llm.batch import RowLayout
-from actors.llm.kv_cache import KVShape
-from actors.llm.native import build
-from actors.llm.native.kernels import HEAD_DIMS, Kernels, native_kernels
+from actors.decoder.batch import RowLayout
+from actors.decoder.kv_cache import KVShape
+from actors.decoder.native import build
+from actors.decoder.native.kernels import HEAD_DIMS, Kernels, best_of_rows, native_kernels
 from actors.tree import TokenTree
 
 EPS = 1e-5
@@ -45,14 +45,14 @@ def lay_out(
     trees: Sequence[TokenTree], starts: Sequence[int], slots: Sequence[int]
 ) -> tuple[RowLayout, torch.Tensor]:
     """Requests over consecutive runs of `slots`, and each row's own slot."""
-    requests, own, first, begin = [], [], 0, 0
+    spans, own, first, begin = [], [], 0, 0
     for tree, start in zip(trees, starts, strict=True):
-        requests.append((first, len(tree), start, tree.is_chain, begin))
+        spans.append((first, len(tree), start, tree.is_chain, 0, begin, first))
         own.extend(slots[begin + start : begin + start + len(tree)])
         first += len(tree)
         begin += start + len(tree)
     layout = RowLayout(
-        torch.tensor(requests, dtype=torch.int64),
+        torch.tensor(spans, dtype=torch.int64),
         torch.tensor(slots[:begin]),
         torch.tensor([parent for tree in trees for parent in tree.parents]),
         torch.tensor([depth for tree in trees for depth in tree.depths]),
@@ -71,7 +71,7 @@ def exact_attention(
     kv_heads, head_dim = layer.shape[1], layer.shape[3]
     out = torch.empty(len(qkv), heads, head_dim, dtype=torch.float64)
     rows = qkv.view(len(qkv), -1, head_dim).double()
-    for tree, (first, _, start, _, begin) in zip(trees, layout.requests.tolist(), strict=True):
+    for tree, (first, _, start, _, _, begin, _) in zip(trees, layout.spans.tolist(), strict=True):
         places = layout.places[begin:]
         for node in range(len(tree)):
             path = torch.tensor([*range(start), *(start + step for step in tree.path(node))])
@@ -121,7 +121,7 @@ def test_a_row_is_the_same_to_the_last_bit_whatever_stands_around_it(dtype):
         slots = chance.sample(range(NUM_SLOTS), NUM_SLOTS)
         layout, _ = lay_out([random_tree(chance, 7), tree], [40, before], slots)
         layer = torch.randn(2, 2, NUM_SLOTS, 64).to(dtype)
-        places = layout.places[layout.requests[1, 4] :]
+        places = layout.places[layout.spans[1, 5] :]
         layer[:, :, places[:before]] = content[:, :, :before]
         qkv = torch.randn(7 + len(tree), 10 * 64).to(dtype)
         for place, node in enumerate(nodes):
@@ -137,6 +137,40 @@ def test_a_row_is_the_same_to_the_last_bit_whatever_stands_around_it(dtype):
     assert torch.equal(attend(tree, nodes), whole)
     for place in range(path):
         assert torch.equal(attend(TokenTree.chain([0]), [0], place)[0], whole[place])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("window", [None, 9])
+def test_a_tree_in_two_steps_is_the_tree_in_one(dtype, window):
+    """The second step has the last nodes as rows and finds the first ones in the cache."""
+    chance, kernels, start, size, first_node = random.Random(2), make(dtype), 37, 21, 8
+    torch.manual_seed(2)
+    for tree in (random_tree(chance, size), TokenTree.chain(range(size))):
+        slots = chance.sample(range(NUM_SLOTS), NUM_SLOTS)
+        layer = torch.randn(2, 2, NUM_SLOTS, 64).to(dtype)
+        qkv = torch.randn(size, 10 * 64).to(dtype)
+        whole, _ = lay_out([tree], [start], slots)
+        expected = kernels.attend(qkv, layer, whole, window)[first_node:]
+        spans = torch.tensor([[0, size, start, tree.is_chain, first_node, 0, 0]])
+        later = RowLayout(spans, whole.places, whole.parents, whole.depths)
+        ours = kernels.attend(qkv[first_node:].contiguous(), layer, later, window)
+        assert torch.equal(ours, expected)
+
+
+@pytest.mark.parametrize("width", [7, 16, 250])
+def test_the_best_of_each_row(width):
+    torch.manual_seed(width)
+    logits = torch.randn(9, width) * 4
+    logits[0, 3:] = -torch.inf
+    logits[1] = -torch.inf
+    logits[2] = 1.5
+    places, probabilities = best_of_rows(logits, 5)
+    exact = logits.double().softmax(-1).nan_to_num(0.0)
+    order = torch.argsort(logits, dim=-1, descending=True, stable=True)[:, :5]
+    whole = [0, *range(2, 9)]
+    real = exact.gather(1, order)[whole] > 0
+    assert torch.equal(places[whole][real], order[whole][real])
+    close(probabilities, exact.gather(1, order))
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from actors.request_manager.budget import Acceptance, AdaptiveBudget, FixedBudget
+from actors.request_manager.drafter_worth import StepOutcome
 from actors.request_manager.merge import MergedTree, merge
 from actors.request_manager.ports import Draft
 from actors.tree import TokenTree
@@ -24,7 +25,8 @@ def trained(seconds_per_step: float, seconds_per_token: float) -> AdaptiveBudget
     chance = random.Random(0)
     for _ in range(400):
         tokens = chance.randrange(1, 40)
-        budget.observe(tokens, seconds_per_step + seconds_per_token * tokens)
+        seconds = seconds_per_step + seconds_per_token * tokens
+        budget.observe(StepOutcome(1, tokens, 0, 1, seconds, seconds))
     return budget
 
 
@@ -66,6 +68,32 @@ def test_nothing_is_taken_where_tokens_cost_as_much_as_steps() -> None:
     assert (
         budget.select({n: tree(0.6) for n in range(8)}, num_draws=8, num_tokens=8, room=100) == {}
     )
+
+
+def test_time_beside_the_llm_makes_more_nodes_worth_it() -> None:
+    scores = [0.7] * 12
+
+    def taken(beside_s: float) -> int:
+        budget = AdaptiveBudget()
+        for tokens in list(range(1, 40)) * 10:
+            step_s = 5e-3 + 1e-3 * tokens
+            budget.observe(StepOutcome(1, tokens, 0, 1, step_s, step_s + beside_s))
+        return len(budget.select({1: tree(*scores)}, 1, 1, 100)[1])
+
+    assert taken(0.0) < taken(20e-3)
+
+
+@pytest.mark.parametrize("num_draws", [1, 4, 16])
+def test_no_node_below_the_least_probability_is_ever_taken(num_draws: int) -> None:
+    chance = random.Random(num_draws)
+    for _ in range(50):
+        budget = trained(chance.uniform(1e-3, 20e-3), chance.uniform(1e-4, 2e-3))
+        scores = [chance.random() for _ in range(8)]
+        chosen = budget.select({1: tree(*scores, width=8)}, num_draws, num_draws, 100)
+        least = budget.least_probability(num_draws, num_draws)
+        taken = chosen[1].path_scores if chosen else ()
+        assert all(probability >= least for probability in taken)
+    assert FixedBudget().least_probability(num_draws, num_draws) == 0.0
 
 
 def test_choice_is_the_best_number_of_nodes() -> None:

@@ -20,9 +20,12 @@ def family(path: tuple[int, ...], count: int) -> list[tuple[int, float]]:
     return [(token, weights[token] / sum(weights)) for token in ranked[:count]]
 
 
-def grow(policy: Policy, max_nodes: int, max_depth: int) -> tuple[Growth, int]:
+def grow(
+    policy: Policy, max_nodes: int, max_depth: int, least_score: float = 0.0
+) -> tuple[Growth, int]:
     """A grown tree, and how many nodes were expanded for it."""
-    growth, paths, expanded = Growth(policy, max_nodes, max_depth), {CONTEXT: ()}, 0
+    growth = Growth(policy, max_nodes, max_depth, least_score)
+    paths, expanded = {CONTEXT: ()}, 0
     while growth.frontier:
         families = [family(paths[node], growth.num_children) for node in growth.frontier]
         expanded += len(families)
@@ -54,6 +57,18 @@ def test_best_first_keeps_the_best_paths_of_all(max_nodes: int, max_depth: int) 
     assert {tree.path_tokens(node) for node in range(len(tree))} == set(best)
     assert len(scores) == len(tree)
     assert expanded < 1 + max_nodes * max_depth
+
+
+@pytest.mark.parametrize("least", [0.02, 0.1, 0.3, 1.0])
+def test_what_is_of_no_use_is_neither_kept_nor_expanded(least: float) -> None:
+    whole, all_expanded = grow(BestFirst(BRANCHING), 16, 4)
+    useful = {
+        path for path in map(whole.result()[0].path_tokens, range(16)) if path_score(path) >= least
+    }
+    growth, expanded = grow(BestFirst(BRANCHING), 16, 4, least)
+    tree, _ = growth.result()
+    assert {tree.path_tokens(node) for node in range(len(tree))} == useful
+    assert expanded < all_expanded if least > 0.1 else expanded <= all_expanded
 
 
 def test_scores_are_those_of_the_nodes() -> None:

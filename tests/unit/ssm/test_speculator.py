@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 
 import pytest
@@ -111,6 +112,22 @@ def test_trees_keep_to_their_limits_and_to_the_cut() -> None:
     assert max(draft.tree.depths) <= 4
 
 
+def test_no_more_is_drafted_than_is_of_use() -> None:
+    asked = session(0, text(1, 12), max_depth=2)  # greedy
+    (whole,) = drafted(speculator(), asked)
+    least = sorted(path_scores(whole))[len(whole.scores) // 2]
+    (useful,) = drafted(speculator(), dataclasses.replace(asked, least_probability=least))
+    assert 0 < len(useful.tree) < len(whole.tree)
+    assert min(path_scores(useful)) >= least * (1 - 1e-6)
+
+
+def path_scores(draft: SessionDraft) -> list[float]:
+    found: list[float] = []
+    for parent, score in zip(draft.tree.parents, draft.scores, strict=True):
+        found.append(score if parent < 0 else found[parent] * score)
+    return found
+
+
 def test_an_unknown_session_is_told_and_the_others_are_served() -> None:
     lost, known = drafted(speculator(), session(1, text(1, 12), keep=9), session(2, text(2, 12)))
     assert lost == SessionDraft(1, unknown_session=True)
@@ -133,7 +150,7 @@ def test_a_long_text_is_cached_over_several_requests() -> None:
 
 
 def test_a_session_that_memory_has_no_room_for_gets_no_tree() -> None:
-    model = speculator(max_cache_tokens=256)
+    model = speculator(max_cache_tokens=64)
     served, left_out = drafted(model, session(1, text(1, 12)), session(2, text(2, 12)))
     assert len(served.tree) > 0
     assert left_out == SessionDraft(2)
@@ -147,6 +164,8 @@ def test_a_session_that_memory_has_no_room_for_gets_no_tree() -> None:
         session(1, (5, 6), max_nodes=0),
         session(1, (5, 6), max_depth=0),
         session(1, (5, 6), banned_early=(VOCAB,)),
+        session(1, (5, 6), least_probability=math.nan),
+        session(1, (5, 6), least_probability=1.5),
     ],
 )
 def test_a_wrong_request_is_refused_whole(wrong: DraftSession) -> None:

@@ -43,6 +43,7 @@ requests = st.lists(
         max_nodes=uint32,
         max_depth=uint32,
         banned_early=ids,
+        least_probability=scores,
     ),
     max_size=4,
 ).map(lambda sessions: DraftRequest(tuple(sessions)))

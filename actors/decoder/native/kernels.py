@@ -8,13 +8,15 @@ were made for.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from actors.llm.batch import RowLayout
-from actors.llm.kv_cache import KVShape
-from actors.llm.native.build import native_library
+from actors.decoder.batch import RowLayout
+from actors.decoder.kv_cache import KVShape
+from actors.decoder.native.build import native_library
 
 HEAD_DIMS = frozenset({32, 64, 96, 128})
 LANES = 16
@@ -35,6 +37,7 @@ _ARGUMENTS = {
     ],
     "attend": [*[_POINTER] * 3, *[_COUNT] * 4, _REAL, *[_COUNT] * 2, *[_POINTER] * 4],
 }
+_BEST_ARGUMENTS: Sequence[type[Any]] = [_POINTER, *[_COUNT] * 3, *[_POINTER] * 2]
 
 
 class Kernels:
@@ -131,8 +134,8 @@ class Kernels:
             *self._heads,
             self._scale,
             ALL_POSITIONS if window is None else window,
-            layout.requests.shape[0],
-            layout.requests.data_ptr(),
+            layout.spans.shape[0],
+            layout.spans.data_ptr(),
             layout.places.data_ptr(),
             layout.parents.data_ptr(),
             layout.depths.data_ptr(),
@@ -162,3 +165,28 @@ def native_kernels(
     )
     library = native_library() if fits else None
     return None if library is None else Kernels(library, dtype, num_heads, shape, eps)
+
+
+def best_of_rows(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The best of each row by logit, and their probabilities in the softmax of the whole row.
+
+    Ties go to the smaller index with native code; without it, torch decides.
+
+    Args:
+        logits: [rows, width] float32, contiguous, on the CPU or not.
+        count: 1 to width.
+
+    Returns:
+        [rows, count] int64 places and float32 probabilities, best first.
+    """
+    library = native_library() if logits.device.type == "cpu" else None
+    if library is None:
+        probabilities, places = torch.topk(logits.softmax(-1).nan_to_num_(0.0), count)
+        return places, probabilities
+    num_rows, width = logits.shape
+    places = torch.empty(num_rows, count, dtype=torch.int64)
+    probabilities = torch.empty(num_rows, count)
+    function = library.best_of_rows
+    function.argtypes = _BEST_ARGUMENTS
+    function(logits.data_ptr(), num_rows, width, count, places.data_ptr(), probabilities.data_ptr())
+    return places, probabilities

@@ -23,8 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from actors.llm.block_tables import Slots
-from actors.messages import Row
+from actors.decoder.kv_cache import Slots
 from actors.tree import TokenTree
 
 MAX_ENTRY_ROWS = 64
@@ -37,17 +36,26 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Span:
-    """One request's rows in a step.
+    """One sequence's rows in a step.
 
     Attributes:
-        row: as the manager sent it.
+        tree: hangs below the sequence's committed places.
+        start: how many those are.
         first_row: of the step's flat rows.
-        places: [>= start + nodes] the request's slots in place order.
+        places: [>= start + nodes] the sequence's slots in place order, those of the nodes last.
+        first_node: the tree's nodes from here on are the rows; the keys and values of those before
+            stand in their places already.
     """
 
-    row: Row
+    tree: TokenTree
+    start: int
     first_row: int
     places: Slots
+    first_node: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.tree) - self.first_node
 
 
 @dataclass(frozen=True)
@@ -111,7 +119,7 @@ def group_attention(
     """Lay out the attention of a step.
 
     Args:
-        spans: all of its requests.
+        spans: all of its sequences.
         num_slots: of the cache.
 
     Returns:
@@ -119,30 +127,30 @@ def group_attention(
         each row is, or None if they are in order.
     """
     entries = [entry for span in spans for entry in _entries(span)]
-    num_rows = sum(len(span.row.tree) for span in spans)
+    num_rows = sum(span.num_rows for span in spans)
     return _group(entries, num_rows, num_slots, device)
 
 
 def _entries(span: Span) -> Iterator[_Entry]:
     """A row's chains of keys, with the rows that each brings in."""
-    row, first_row, places = span.row, span.first_row, span.places
-    for nodes, num_new in _paths(row.tree):
+    start, places = span.start, span.places
+    for nodes, num_new in _paths(span.tree, span.first_node):
         end = len(nodes)
         for begin in range(end - num_new, end, MAX_ENTRY_ROWS):
             upto = min(begin + MAX_ENTRY_ROWS, end)
             yield _Entry(
-                first_row + nodes[begin:upto],
-                np.arange(row.start + begin, row.start + upto),
-                np.concatenate((places[: row.start], places[row.start + nodes[:upto]])),
+                span.first_row - span.first_node + nodes[begin:upto],
+                np.arange(start + begin, start + upto),
+                np.concatenate((places[:start], places[start + nodes[:upto]])),
             )
 
 
-def _paths(tree: TokenTree) -> Iterator[tuple[_Ints, int]]:
-    """The path to each leaf, and how many nodes at its end are on no earlier path."""
+def _paths(tree: TokenTree, first_node: int) -> Iterator[tuple[_Ints, int]]:
+    """The path to each leaf, and how many nodes at its end are rows that are on no earlier path."""
     if tree.is_chain:
-        yield np.arange(len(tree)), len(tree)
+        yield np.arange(len(tree)), len(tree) - first_node
         return
-    seen: set[int] = set()
+    seen = set(range(first_node))
     for leaf in tree.leaves():
         path = tree.path(leaf)
         num_new = sum(node not in seen for node in path)

@@ -1,4 +1,4 @@
-"""What a fused decoder layer does between its matrix products, behind one interface.
+"""What a decoder layer does between its matrix products, behind one interface.
 
 Two implementations: torch operations, for every device and type, and native kernels for CPUs. Both
 give a row the same result whatever else is in the step; they differ from each other in the last
@@ -15,13 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.llm.batch import StepBatch
-from actors.llm.kv_cache import KVShape
-from actors.llm.native.kernels import Kernels
-from actors.llm.tree_attention import attend, stable_products
+from actors.decoder.batch import StepBatch
+from actors.decoder.kv_cache import KVShape
+from actors.decoder.native.kernels import Kernels, native_kernels
+from actors.decoder.tree_attention import attend, stable_products
 
 Rotary = Any
-"""A rotary embedding of transformers, which is not typed."""
+"""A rotary embedding as in transformers, which is not typed: a tensor of the wanted type and [1, N]
+positions to [1, N, head_dim] cosines and sines."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class TorchRowOps:
     """With torch operations.
 
     Args:
-        rotary: the model's own module.
+        rotary: the model's own.
         dtype, device: of the model.
         num_heads: query heads.
         shape: of the KV.
@@ -137,7 +138,7 @@ class NativeRowOps:
     """With native kernels; the model is on the CPU.
 
     Args:
-        rotary: the model's own module.
+        rotary: the model's own.
         kernels: made for the model's type and shapes.
     """
 
@@ -166,3 +167,23 @@ class NativeRowOps:
 
     def activation(self, gate_up: Tensor) -> Tensor:
         return self._kernels.silu_mul(gate_up)
+
+
+def row_ops(
+    rotary: Rotary,
+    weight: Tensor,
+    num_heads: int,
+    shape: KVShape,
+    widths: tuple[int, int],
+    eps: float,
+) -> RowOps:
+    """Native kernels where there are any, else torch.
+
+    Args:
+        weight: any of the model's, for its type and device.
+        widths: hidden and intermediate size.
+    """
+    kernels = native_kernels(weight.dtype, weight.device, num_heads, shape, widths, eps)
+    if kernels is not None:
+        return NativeRowOps(rotary, kernels)
+    return TorchRowOps(rotary, weight.dtype, weight.device, num_heads, shape, eps)

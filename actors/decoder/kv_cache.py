@@ -2,8 +2,7 @@
 
 Layout: [layers, 2, kv_heads, slots + 1, head_dim]: a head's keys lie side by side, a step writes K
 and V with one copy, and commits move the KV of all layers and requests at once. The last slot is
-scratch, for padding rows. Which slots belong to whom is the business of
-`actors.llm.block_tables`.
+scratch, for padding rows. Which slots belong to whom is the caller's business.
 
 Assumes that all layers have K and V of one shape; models with others are refused by loading.
 """
@@ -14,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from actors.errors import ConfigError
-from actors.llm.block_tables import SlotMoves, Slots
 
+Slots = npt.NDArray[np.int64]
 _AUTO_SHARE_CPU = 0.2
 _AUTO_SHARE_CUDA = 0.8
 _AUTO_CONTEXTS = 32
@@ -35,6 +35,14 @@ class KVShape:
 
     def token_bytes(self, dtype: torch.dtype) -> int:
         return self.num_layers * 2 * self.num_kv_heads * self.head_dim * dtype.itemsize
+
+
+@dataclass(frozen=True)
+class SlotMoves:
+    """KV to copy before anything is written: from `source` to `target`, element by element."""
+
+    source: Slots
+    target: Slots
 
 
 class KVCache:

@@ -20,9 +20,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from actors.llm.attention_groups import AttentionGroup
-from actors.llm.batch import StepBatch
-from actors.llm.kv_cache import KVCache
+from actors.decoder.attention_groups import AttentionGroup
+from actors.decoder.batch import StepBatch
+from actors.decoder.kv_cache import KVCache
 
 STOCK_NAME = "treeserve_paged"
 """The name under which the stock modules find this attention."""

@@ -9,6 +9,7 @@
 // matrices are contiguous.
 
 #include "attention.h"
+#include "best.h"
 #include "rows.h"
 
 #define TREESERVE_KERNELS(T, NAME)                                                                \
@@ -28,14 +29,19 @@
   }                                                                                               \
   extern "C" int attend_##NAME(const T* qkv, const T* layer, T* out, int64_t num_slots,           \
                                int64_t queries, int64_t keys, int64_t dim, float scale,           \
-                               int64_t window, int64_t num_requests, const int64_t* layout,       \
+                               int64_t window, int64_t num_sequences, const int64_t* spans,       \
                                const int64_t* places, const int64_t* parents,                     \
                                const int64_t* depths) {                                           \
     const T* values = layer + keys * num_slots * dim;                                             \
     return attend(                                                                                \
         Layer<T>{qkv, layer, values, out, num_slots, {queries, keys, dim}, scale, window},        \
-        num_requests, layout, places, parents, depths);                                           \
+        num_sequences, spans, places, parents, depths);                                           \
   }
 
 TREESERVE_KERNELS(bf16, bfloat16)
 TREESERVE_KERNELS(float, float32)
+
+extern "C" void best_of_rows(const float* logits, int64_t rows, int64_t width, int64_t count,
+                             int64_t* places, float* probabilities) {
+  best_of_rows(logits, rows, {width, count}, places, probabilities);
+}

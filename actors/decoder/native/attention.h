@@ -9,14 +9,15 @@
 namespace {
 
 constexpr int64_t kTile = 64;        // keys converted to float32 at a time
-constexpr int64_t kRowBlock = 8;     // rows of a request in one task
+constexpr int64_t kRowBlock = 8;     // rows of a sequence in one task
 constexpr int64_t kMaxDepth = 1024;  // of a tree that branches
 
-// The rows of one request. Node i sees the `start` committed places and its ancestors; in a chain
-// these are simply the places before it.
-struct Request {
-  int64_t first_row, num_rows, start;
+// The nodes of one sequence, those from `first_node` on being its rows. Node i sees the `start`
+// committed places and its ancestors; in a chain these are simply the places before it.
+struct Sequence {
+  int64_t first_row, num_nodes, start;
   bool is_chain;
+  int64_t first_node;
   const int64_t* places;   // slots of the committed places, then of the nodes
   const int64_t* parents;  // the node before each node; -1 for those that hang off the context
   const int64_t* depths;
@@ -118,109 +119,114 @@ float weigh(float* scores, int64_t begin, int64_t end, int64_t padded) {
   return sum(total);
 }
 
-// Rows [begin, end) of a request, for the query heads that share key head `head`.
+// Nodes [begin, end) of a sequence, for the query heads that share key head `head`.
 template <int kDim, class T>
-void attend_rows(const Layer<T>& layer, const Request& request, int64_t head, int64_t begin,
-                 int64_t end) {
+void attend_nodes(const Layer<T>& layer, const Sequence& sequence, int64_t head, int64_t begin,
+                  int64_t end) {
   static thread_local std::vector<float> queries, scores, node_scores, sums, totals;
   const Heads& heads = layer.heads;
   const int64_t shared = heads.queries / heads.keys, count = (end - begin) * shared;
   const T* keys = layer.keys + head * layer.num_slots * kDim;
   const T* values = layer.values + head * layer.num_slots * kDim;
   // Places that lie in order of position: all that a chain sees, the committed ones of a tree.
-  const int64_t linear = request.start + (request.is_chain ? end : 0);
-  const int64_t stride = request.start + request.num_rows + 2 * kTile;
-  const int64_t node_stride = request.num_rows + kTile;
+  const int64_t linear = sequence.start + (sequence.is_chain ? end : 0);
+  const int64_t stride = sequence.start + sequence.num_nodes + 2 * kTile;
+  const int64_t node_stride = sequence.num_nodes + kTile;
   queries.resize(count * kDim);
   scores.resize(count * stride);
   sums.assign(count * kDim, 0.0f);
   totals.resize(count);
-  const auto row_of = [&](int64_t q) { return begin + q / shared; };
-  const auto length_of = [&](int64_t row) { return request.start + request.depths[row] + 1; };
-  const auto seen_from = [&](int64_t row) {
-    return std::max<int64_t>(0, length_of(row) - layer.window);
+  const auto node_of = [&](int64_t q) { return begin + q / shared; };
+  const auto row_of = [&](int64_t node) {
+    return sequence.first_row + node - sequence.first_node;
+  };
+  const auto length_of = [&](int64_t node) { return sequence.start + sequence.depths[node] + 1; };
+  const auto seen_from = [&](int64_t node) {
+    return std::max<int64_t>(0, length_of(node) - layer.window);
   };
   int64_t first = linear;
-  for (int64_t row = begin; row < end; ++row) first = std::min(first, seen_from(row));
+  for (int64_t node = begin; node < end; ++node) first = std::min(first, seen_from(node));
   first = first / kTile * kTile;
   for (int64_t q = 0; q < count; ++q) {
-    const int64_t row = request.first_row + row_of(q);
+    const int64_t row = row_of(node_of(q));
     const T* from = layer.qkv + (row * heads.total() + head * shared + q % shared) * kDim;
     for (int i = 0; i < kDim; i += kLanes)
       store(&queries[q * kDim + i], load(from + i) * layer.scale);
   }
   for (int64_t k = first; k < linear; k += kTile)
-    score_tile<kDim>(keys, request.places + k, std::min(kTile, linear - k), queries.data(), count,
+    score_tile<kDim>(keys, sequence.places + k, std::min(kTile, linear - k), queries.data(), count,
                      &scores[k], stride);
-  if (!request.is_chain) {
+  if (!sequence.is_chain) {
     node_scores.resize(count * node_stride);
     for (int64_t k = 0; k < end; k += kTile)
-      score_tile<kDim>(keys, request.places + request.start + k, std::min(kTile, end - k),
+      score_tile<kDim>(keys, sequence.places + sequence.start + k, std::min(kTile, end - k),
                        queries.data(), count, &node_scores[k], node_stride);
   }
-  const int64_t padded = request.start + request.num_rows + kTile;
+  const int64_t padded = sequence.start + sequence.num_nodes + kTile;
   for (int64_t q = 0; q < count; ++q) {
-    const int64_t row = row_of(q);
+    const int64_t node = node_of(q);
     float* own = &scores[q * stride];
-    if (!request.is_chain)
-      for (int64_t node = row; node >= 0; node = request.parents[node])
-        own[request.start + request.depths[node]] = node_scores[q * node_stride + node];
-    const int64_t seen = seen_from(row);
-    totals[q] = weigh(own, seen, length_of(row), padded);
+    if (!sequence.is_chain)
+      for (int64_t on = node; on >= 0; on = sequence.parents[on])
+        own[sequence.start + sequence.depths[on]] = node_scores[q * node_stride + on];
+    const int64_t seen = seen_from(node);
+    totals[q] = weigh(own, seen, length_of(node), padded);
     std::fill(own + first, own + seen, 0.0f);
   }
   for (int64_t k = first; k < linear; k += kTile)
-    add_value_tile<kDim>(values, request.places + k, std::min(kTile, linear - k), &scores[k],
+    add_value_tile<kDim>(values, sequence.places + k, std::min(kTile, linear - k), &scores[k],
                          stride, count, sums.data());
   for (int64_t q = 0; q < count; ++q) {
-    const int64_t row = row_of(q);
-    if (!request.is_chain) {
+    const int64_t node = node_of(q);
+    if (!sequence.is_chain) {
       int64_t path[kMaxDepth];
-      for (int64_t node = row; node >= 0; node = request.parents[node])
-        path[request.depths[node]] = request.places[request.start + node];
-      const int64_t skip = std::max<int64_t>(0, seen_from(row) - request.start);
-      for (int64_t k = skip; k <= request.depths[row]; k += kTile)
-        add_value_tile<kDim>(values, path + k, std::min(kTile, request.depths[row] + 1 - k),
-                             &scores[q * stride + request.start + k], stride, 1, &sums[q * kDim]);
+      for (int64_t on = node; on >= 0; on = sequence.parents[on])
+        path[sequence.depths[on]] = sequence.places[sequence.start + on];
+      const int64_t skip = std::max<int64_t>(0, seen_from(node) - sequence.start);
+      for (int64_t k = skip; k <= sequence.depths[node]; k += kTile)
+        add_value_tile<kDim>(values, path + k, std::min(kTile, sequence.depths[node] + 1 - k),
+                             &scores[q * stride + sequence.start + k], stride, 1, &sums[q * kDim]);
     }
-    T* to = layer.out +
-            ((request.first_row + row) * heads.queries + head * shared + q % shared) * kDim;
+    T* to = layer.out + (row_of(node) * heads.queries + head * shared + q % shared) * kDim;
     for (int i = 0; i < kDim; i += kLanes) store(to + i, load(&sums[q * kDim + i]) / totals[q]);
   }
 }
 
 struct Task {
-  int64_t request, head, begin;
+  const Sequence* sequence;
+  int64_t head, begin;
 };
 
 template <int kDim, class T>
-void attend_all(const Layer<T>& layer, const std::vector<Request>& requests) {
+void attend_all(const Layer<T>& layer, const std::vector<Sequence>& sequences) {
   std::vector<Task> tasks;
-  for (size_t r = 0; r < requests.size(); ++r)
-    for (int64_t begin = 0; begin < requests[r].num_rows; begin += kRowBlock)
+  for (const Sequence& sequence : sequences)
+    for (int64_t begin = sequence.first_node; begin < sequence.num_nodes; begin += kRowBlock)
       for (int64_t head = 0; head < layer.heads.keys; ++head)
-        tasks.push_back({int64_t(r), head, begin});
+        tasks.push_back({&sequence, head, begin});
 #pragma omp parallel for schedule(dynamic)
   for (int64_t t = 0; t < int64_t(tasks.size()); ++t) {
-    const Request& request = requests[tasks[t].request];
-    const int64_t end = std::min(tasks[t].begin + kRowBlock, request.num_rows);
-    attend_rows<kDim>(layer, request, tasks[t].head, tasks[t].begin, end);
+    const Task& task = tasks[t];
+    const int64_t end = std::min(task.begin + kRowBlock, task.sequence->num_nodes);
+    attend_nodes<kDim>(layer, *task.sequence, task.head, task.begin, end);
   }
 }
 
-// `layout`: for each request first_row, num_rows, start, is_chain, and where its places begin.
-// `parents` and `depths` have one entry a row. Returns 0, or 1 for a head size it was not built for.
+// `spans`: for each sequence first_row, num_nodes, start, is_chain, first_node, and where its places
+// and its nodes begin. `parents` and `depths` have one entry a node. Returns 0, or 1 for a head size
+// it was not built for.
 template <class T>
-int attend(const Layer<T>& layer, int64_t num_requests, const int64_t* layout,
+int attend(const Layer<T>& layer, int64_t num_sequences, const int64_t* spans,
            const int64_t* places, const int64_t* parents, const int64_t* depths) {
-  std::vector<Request> requests;
-  for (const int64_t* r = layout; r != layout + 5 * num_requests; r += 5)
-    requests.push_back({r[0], r[1], r[2], bool(r[3]), places + r[4], parents + r[0], depths + r[0]});
+  std::vector<Sequence> sequences;
+  for (const int64_t* s = spans; s != spans + 7 * num_sequences; s += 7)
+    sequences.push_back({s[0], s[1], s[2], bool(s[3]), s[4], places + s[5], parents + s[6],
+                         depths + s[6]});
   switch (layer.heads.dim) {
-    case 32: attend_all<32>(layer, requests); return 0;
-    case 64: attend_all<64>(layer, requests); return 0;
-    case 96: attend_all<96>(layer, requests); return 0;
-    case 128: attend_all<128>(layer, requests); return 0;
+    case 32: attend_all<32>(layer, sequences); return 0;
+    case 64: attend_all<64>(layer, sequences); return 0;
+    case 96: attend_all<96>(layer, sequences); return 0;
+    case 128: attend_all<128>(layer, sequences); return 0;
     default: return 1;
   }
 }
