@@ -138,17 +138,27 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", **files, help="answers of this LLM as token ids (JSON lines)")
     parser.add_argument("--prompts", **files, help="prompts or passages to answer (JSON lines)")
     parser.add_argument("--own-prompts", default=2000, **number, help="of ours; default: 2000")
+    parser.add_argument("--answer-tokens", default=128, **number, help="of one; default: 128")
     parser.add_argument("--generate-tokens", **number, help="stop answering after so many")
+    parser.add_argument(
+        "--records", **{**files, "metavar": "DIR"}, help="earlier --out folders: their answers too"
+    )
     parser.add_argument("--sampled", type=float, default=0.15, metavar="SHARE", help="at T = 1")
     parser.add_argument("--evaluate", **files, help="prompts to measure on, never learnt from")
     parser.add_argument(
         "--terms", nargs="+", default=[], metavar="SET=TEXT", help="for the card: origin, licence"
+    )
+    parser.add_argument(
+        "--init", type=Path, metavar="DIR", help="a draft whose weights to start from"
     )
     parser.add_argument("--width", default=256, **number, help="default: 256")
     parser.add_argument("--layers", default=2, **number, help="default: 2")
     parser.add_argument("--ff", default=672, **number, help="width of the MLP; default: 672")
     parser.add_argument("--cut", default=12288, **number, help="words it can draft; default: 12288")
     parser.add_argument("--steps", default=1500, **number, help="default: 1500")
+    parser.add_argument(
+        "--matrix-rate", type=float, default=0.01, metavar="R", help="Muon's; default: 0.01"
+    )
     parser.add_argument("--minutes", type=float, metavar="M", help="train at most so long")
     parser.add_argument("--seed", default=0, **number)
 
