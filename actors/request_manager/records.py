@@ -75,7 +75,6 @@ def step_record(
 
 
 def step_outcome(
-    num_draws: int,
     message: StepMessage,
     rows: Sequence[StepRow],
     tally: Tally,
@@ -84,7 +83,7 @@ def step_outcome(
 ) -> StepOutcome:
     """What the budget learns from a step."""
     return StepOutcome(
-        num_draws=num_draws,
+        num_draws=sum(row.turn.draws for row in rows),
         num_tokens=message.num_tokens,
         num_draft_nodes=sum(len(row.drafts) for row in rows),
         num_committed=tally.num_committed,
