@@ -108,8 +108,8 @@ def finding(mode: str, prediction: Prediction) -> str:
     """Where the first formula and the measurement part, in factors that multiply up."""
     return (
         f"{mode}: (a) foretells {prediction.by_alpha:.2f}, measured {prediction.measured:.2f}, "
-        f"{prediction.by_alpha / prediction.measured:.2f} of it: "
-        f"{prediction.by_alpha / prediction.by_depth:.2f} by one rate for all depths, "
-        f"{prediction.by_depth / prediction.by_cost:.2f} by a step as cheap as a plain one, "
-        f"{prediction.by_cost / prediction.measured:.2f} by what is in no formula"
+        f"a factor of {prediction.by_alpha / prediction.measured:.2f}: "
+        f"{prediction.by_alpha / prediction.by_depth:.2f} from one rate for all depths, "
+        f"{prediction.by_depth / prediction.by_cost:.2f} from a step as cheap as a plain one, "
+        f"{prediction.by_cost / prediction.measured:.2f} from what is in no formula"
     )

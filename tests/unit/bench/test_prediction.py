@@ -79,7 +79,7 @@ def test_three_predictions() -> None:
     # 1.2 s a token against 0.9: exactly what the full formula says, for nothing else took time.
     assert found.measured == pytest.approx(1.2 / 0.9)
     assert found.report()["by_cost_to_measured"] == pytest.approx(1.0)
-    assert "1.00 by what is in no formula" in finding("ssm", found)
+    assert "1.00 from what is in no formula" in finding("ssm", found)
 
 
 def test_no_prediction_without_drafts() -> None:
