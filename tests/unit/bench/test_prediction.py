@@ -19,7 +19,23 @@ PROPOSERS = [{"ssm", "prompt_lookup"}, {"ssm"}, {"ssm"}]
 
 
 def record(depths: DepthCounts, **more: int) -> StepRecord:
-    return StepRecord(1, 4, 3, 2, {}, {}, (), {"draft": 0.25}, 0.5, 0.0, depths, **more)
+    return StepRecord(
+        num_rows=1,
+        num_tokens=4,
+        num_draft_nodes=3,
+        num_committed=2,
+        drafted={},
+        accepted={},
+        accepted_depths=(),
+        queried_tokens=0,
+        reused_tokens=0,
+        preemptions=0,
+        phase_s={"draft": 0.25},
+        forward_s=0.5,
+        sample_s=0.0,
+        depths=depths,
+        **more,
+    )
 
 
 def counts_of(*accepted: int | None) -> Counts:
