@@ -50,6 +50,7 @@ class GatedLLM(ScriptedLLM):
 
     def die(self) -> None:
         """Lose every step that is on its way."""
+        self.num_deaths += 1
         for gate in self.waiting:
             gate.set_result(False)
         self.waiting.clear()
@@ -161,6 +162,10 @@ class EngineHistory(RuleBasedStateMachine):
     @invariant()
     def books_balance(self) -> None:
         self.engine.audit()
+
+    @invariant()
+    def no_step_is_refused(self) -> None:
+        assert self.llm.num_restores == self.llm.num_deaths
 
     @invariant()
     def texts_are_right(self) -> None:
