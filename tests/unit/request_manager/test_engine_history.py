@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from hypothesis import event, settings
+from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -199,7 +199,12 @@ class EngineHistoryOfGroups(EngineHistory):
     num_groups = 2
 
 
-LENGTH = settings(max_examples=20, stateful_step_count=40, deadline=None)
+LENGTH = settings(
+    max_examples=20,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 TestEngineHistory = EngineHistory.TestCase
 TestEngineHistory.settings = LENGTH
 TestEngineHistoryOfGroups = EngineHistoryOfGroups.TestCase
