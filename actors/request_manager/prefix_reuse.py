@@ -3,7 +3,8 @@
 A block's key is a digest of its tokens and of the key before it: equal keys mean equal tokens from
 the first on, and so, the model being the same, equal KV. Only full blocks have one. KV of output
 tokens was computed in trees and moved; it equals what a prefill would compute only where the ranks
-are batch invariant, and is shared only there.
+are batch invariant, and is shared only there. All requests of a server share with each other;
+nothing here keeps its users apart.
 """
 
 from __future__ import annotations

@@ -64,6 +64,8 @@ class ScriptedLLM:
     Attributes:
         messages: every step message so far.
         fail_at: calls of `step` (from 0, over all epochs) at which the ranks die.
+        num_deaths, num_restores: how often they died by `fail_at`, and came back for any reason:
+            where the latter is more, a step was refused or went wrong.
         hold: if set, every step waits for this event.
         blocks_after_restore: blocks that the ranks come back with; None for as many as before.
     """
@@ -96,6 +98,7 @@ class ScriptedLLM:
         self.fail_at: set[int] = set()
         self.hold: asyncio.Event | None = None
         self.blocks_after_restore: int | None = None
+        self.num_deaths = 0
         self.num_restores = 0
         self._num_calls = 0
         self._dead = False
@@ -110,6 +113,7 @@ class ScriptedLLM:
         """Run the script over one step; refuses what a rank would refuse."""
         self._num_calls += 1
         if self._dead or self._num_calls - 1 in self.fail_at:
+            self.num_deaths += not self._dead
             self._dead = True
             raise PeerUnavailable("the scripted LLM is dead")
         self.messages.append(message)

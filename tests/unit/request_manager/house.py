@@ -140,7 +140,11 @@ class Watcher:
 
 
 class House:
-    """An engine and what stands around it."""
+    """An engine and what stands around it.
+
+    Attributes:
+        num_faults: steps that are to go wrong by other reasons than the death of the LLM.
+    """
 
     def __init__(
         self,
@@ -153,6 +157,7 @@ class House:
     ) -> None:
         self.llm = ScriptedLLM(next_token, **llm)
         self.watcher = Watcher()
+        self.num_faults = 0
         self.drafters = drafters
         self.num_groups = num_groups
         self.scheduling = scheduling or SchedulerConfig(max_batch_tokens=16, kv_block_tokens=4)
@@ -187,6 +192,7 @@ class House:
             await asyncio.sleep(0)
         self.engine.audit()
         assert self.engine.is_idle
+        assert self.llm.num_restores == self.llm.num_deaths + self.num_faults, "a step went wrong"
         assert self.llm.held == {}
         assert self.watcher.last_gauges == (0, 0, 0)
 

@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from hypothesis import event, settings
+from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -50,6 +50,7 @@ class GatedLLM(ScriptedLLM):
 
     def die(self) -> None:
         """Lose every step that is on its way."""
+        self.num_deaths += 1
         for gate in self.waiting:
             gate.set_result(False)
         self.waiting.clear()
@@ -163,6 +164,10 @@ class EngineHistory(RuleBasedStateMachine):
         self.engine.audit()
 
     @invariant()
+    def no_step_is_refused(self) -> None:
+        assert self.llm.num_restores == self.llm.num_deaths
+
+    @invariant()
     def texts_are_right(self) -> None:
         for reader in self.readers:
             assert tuple(reader.tokens) == reader.right[: len(reader.tokens)]
@@ -194,7 +199,12 @@ class EngineHistoryOfGroups(EngineHistory):
     num_groups = 2
 
 
-LENGTH = settings(max_examples=20, stateful_step_count=40, deadline=None)
+LENGTH = settings(
+    max_examples=20,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 TestEngineHistory = EngineHistory.TestCase
 TestEngineHistory.settings = LENGTH
 TestEngineHistoryOfGroups = EngineHistoryOfGroups.TestCase

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -231,4 +231,9 @@ class LedgerHistory(RuleBasedStateMachine):
 
 
 TestLedgerHistory = LedgerHistory.TestCase
-TestLedgerHistory.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestLedgerHistory.settings = settings(
+    max_examples=50,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
