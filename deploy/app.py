@@ -15,6 +15,7 @@ import contextlib
 import logging
 import re
 import threading
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -52,6 +53,7 @@ START_TIMEOUT_S = 30.0
 """For a session with a manager that is up."""
 LAST_WORDS_S = 2.0
 """For the error frames of answers that are cut off."""
+WATCH_S = 0.5
 SHUTDOWN_GRACE_S = 5.0
 SERVE_GRACE_S = 3.0
 """What Serve may take on top to take itself down."""
@@ -222,7 +224,9 @@ def stop_serving(grace_s: float) -> None:
     """
     stopping = threading.Thread(target=_shut_down, args=(grace_s,), daemon=True)
     stopping.start()
-    stopping.join(grace_s + LAST_WORDS_S + SHUTDOWN_GRACE_S + SERVE_GRACE_S)
+    deadline = time.monotonic() + grace_s + LAST_WORDS_S + SHUTDOWN_GRACE_S + SERVE_GRACE_S
+    while stopping.is_alive() and time.monotonic() < deadline and ray_api.is_alive():
+        stopping.join(WATCH_S)
 
 
 def _shut_down(grace_s: float) -> None:

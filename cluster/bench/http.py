@@ -31,6 +31,7 @@ from cluster import ray_api
 from cluster.bench.prompts import SAMPLE, load_prompts
 from cluster.bench.server import running_server
 from cluster.config import Config, load_config
+from cluster.generate_command import encode_prompt
 from cluster.launch import launch
 from cluster.models import resolve_model
 from cluster.placement import plan_placement
@@ -175,7 +176,8 @@ def main() -> int:
     arguments = parser.parse_args()
     config = load_config(arguments.config)
     tokenizer = load_tokenizer(resolve_model(config.model.path)).tokenizer
-    prompts = [tokenizer(prompt.text)["input_ids"] for prompt in load_prompts(SAMPLE, 10)]
+    # As a chat: what is continued bare may begin with tokens that have no text.
+    prompts = [encode_prompt(tokenizer, prompt.text) for prompt in load_prompts(SAMPLE, 10)]
     with (
         tempfile.TemporaryDirectory() as folder,
         running_server(arguments.config, Path(folder) / "server.log") as url,
