@@ -207,7 +207,7 @@ def comparison(found: Comparison) -> str:
     return (
         f"<h3>{escape(found.label)}</h3><p>{found.num_equal} of {found.num_pairs} pairs of answers "
         f"are equal, {found.unit} by {found.unit}; {found.num_unpaired} requests have no pair."
-        f"{more}</p>" + table(("", title, "95 % interval", "pairs"), rows)
+        f"{more}</p>" + (table(("", title, "95 % interval", "pairs"), rows) if rows else "")
     )
 
 

@@ -18,6 +18,11 @@ def seconds(value: float | None) -> str:
     return f"{_digits(value)} s"
 
 
+def short_seconds(value: float) -> str:
+    """A round value, as at the ticks of an axis."""
+    return f"{1e3 * value:.3g} ms" if 0 < abs(value) < 1 else f"{value:.3g} s"
+
+
 def number(value: float | None) -> str:
     """Three digits, or a whole number with separators."""
     if value is None:
