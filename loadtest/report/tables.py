@@ -10,6 +10,7 @@ from loadtest.compare import Comparison
 from loadtest.experiment import Results
 from loadtest.records import OUTCOME_MEANINGS, Outcome
 from loadtest.report.charts import measurement_name
+from loadtest.report.highlights import highlights
 from loadtest.report.units import NONE, number, percent, ranged, seconds
 from loadtest.scrape import ServerSide
 from loadtest.statistics import PERCENTILES
@@ -223,6 +224,20 @@ def searches(results: Results) -> str:
         for name, found in results.searches.items()
     ]
     return table(("", "highest that passed", "lowest that failed", "tried"), rows)
+
+
+def server_highlights(results: Results) -> str:
+    """The few things that everyone asks for, a column for each measurement."""
+    told = [
+        (escape(measurement_name(summary)), dict(highlights(summary.server)))
+        for summary in results.summaries
+        if summary.server is not None
+    ]
+    names = list(dict.fromkeys(name for _, values in told for name in values))
+    if not names:
+        return ""
+    head = ("", *(name for name, _ in told))
+    return table(head, [[name, *(values.get(name, NONE) for _, values in told)] for name in names])
 
 
 def server_side(side: ServerSide) -> str:
