@@ -27,7 +27,8 @@ def _highest(*names: str) -> Reading:
 def _highest_share(used: str, of: str) -> Reading:
     def read(side: ServerSide) -> str | None:
         values, all_of = _gauge(side, used), _gauge(side, of)
-        return percent(max(values) / max(all_of)) if values and all_of and max(all_of) else None
+        most = max(all_of, default=0.0)
+        return percent(max(values) / most) if values and most else None
 
     return read
 
