@@ -6,6 +6,8 @@ from loadtest.statistics import Percentile
 
 NONE = "\N{EN DASH}"
 
+ABBREVIATIONS = frozenset({"ttft", "tpot", "itl", "e2e"})
+
 
 def seconds(value: float | None) -> str:
     """Three digits, in ms below a second."""
@@ -42,10 +44,17 @@ def ranged(found: Percentile | None, *, is_time: bool) -> str:
     if found is None:
         return NONE
     form = seconds if is_time else number
-    return (
-        f'{form(found.value)}<br><span class="interval">{form(found.low)} to '
-        f"{form(found.high)}</span>"
-    )
+    low, high = form(found.low), form(found.high)
+    for unit in (" ms", " s"):
+        if low.endswith(unit) and high.endswith(unit):
+            low = low.removesuffix(unit)
+    return f'{form(found.value)}<br><span class="interval">{low} to {high}</span>'
+
+
+def title(measure: str) -> str:
+    """What a measure is called in a table."""
+    words = measure.removesuffix("_s").split("_")
+    return " ".join(word.upper() if word in ABBREVIATIONS else word for word in words)
 
 
 def _digits(value: float) -> str:
