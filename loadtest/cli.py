@@ -1,7 +1,7 @@
 """`python -m loadtest`: from the arguments to the report, and the exit status.
 
 0 a valid run within its SLO, 1 anything else that was measured or could not be, 2 wrong use. The
-first Ctrl-C ends the run and reports what there was; the second ends the harness.
+first Ctrl-C (or SIGTERM) ends the run and reports what there was; the second ends the harness.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from loadtest.setup import (
 )
 from loadtest.target import Target
 from loadtest.verdict import judge_results, last_line
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,10 +95,12 @@ async def _measure(
 
         def interrupt() -> None:
             print("\nloadtest: stopping; Ctrl-C again to leave at once", file=sys.stderr)
-            loop.remove_signal_handler(signal.SIGINT)
+            for number in STOPPING:
+                loop.remove_signal_handler(number)
             lab.stop()
 
-        loop.add_signal_handler(signal.SIGINT, interrupt)
+        for number in STOPPING:
+            loop.add_signal_handler(number, interrupt)
         # What lives now lives to the end: the collector need not look at it in mid-run.
         gc.collect()
         gc.freeze()

@@ -1,9 +1,9 @@
 """Sends one request and writes down what comes back, as it comes.
 
-Over aiohttp: beside httpx it costs a fraction of the processor time for each chunk. The clock is
-read as soon as a read returns, before anything is parsed. Connections are kept for less time than
-common servers keep theirs (uvicorn: 5 s), so that a server's closing of an idle one is not taken
-for a failure.
+Over aiohttp: for one stream of 3,000 chunks it used half of httpx's processor time or less. The
+clock is read as soon as a read returns, before anything is parsed. Connections are kept for less
+time than common servers keep theirs (uvicorn: 5 s), so that a server's closing of an idle one is
+not taken for a failure.
 """
 
 from __future__ import annotations

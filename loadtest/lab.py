@@ -43,7 +43,6 @@ class Stretch:
     Attributes:
         start_s, end_s: on the event loop's clock.
         span_s: from the start to the last due time; 0 in a closed loop.
-        stopped: broken off half way.
     """
 
     start_s: float
@@ -53,7 +52,6 @@ class Stretch:
     records: list[RequestRecord]
     vitals: Vitals
     scrapes: Scrapes
-    stopped: bool
 
 
 @dataclass
@@ -63,6 +61,7 @@ class Measurement:
     Attributes:
         load: requests a second, or users; None where a replayed schedule has its own.
         label: for people.
+        stopped: broken off before all of its plan was played.
     """
 
     target: Target
@@ -70,14 +69,11 @@ class Measurement:
     load: float | None
     is_open: bool
     stretches: list[Stretch]
+    stopped: bool = False
 
     @property
     def records(self) -> list[RequestRecord]:
         return [record for stretch in self.stretches for record in stretch.records]
-
-    @property
-    def stopped(self) -> bool:
-        return any(stretch.stopped for stretch in self.stretches)
 
 
 class Lab:
@@ -113,12 +109,14 @@ class Lab:
         for number, part in enumerate(parts):
             for measurement in found if number % 2 == 0 else reversed(found):
                 if self.stopped:
-                    return found
+                    measurement.stopped = True
+                    continue
                 title = f"{label} {measurement.target.name}".strip()
                 stretch = await self._stretch(
                     measurement.target, part, settings, title, plan.is_open
                 )
                 measurement.stretches.append(stretch)
+                measurement.stopped |= self.stopped
         return found
 
     async def _stretch(
@@ -155,5 +153,4 @@ class Lab:
             driver.records,
             vitals,
             scrapes,
-            driver.stopped,
         )

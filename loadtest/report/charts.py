@@ -11,7 +11,7 @@ import numpy as np
 from loadtest.experiment import Results
 from loadtest.lab import Measurement
 from loadtest.report.svg import Axis, Series, bar_chart, legend, line_chart
-from loadtest.report.units import number, percent, seconds
+from loadtest.report.units import number, percent, short_seconds
 from loadtest.summary import Summary
 from loadtest.timings import Timing
 
@@ -44,7 +44,9 @@ def latency_charts(summaries: Sequence[Summary]) -> str:
             timings = [one.timing for one in summary.measured if one.timing is not None]
             found = [value for timing in timings for value in values(timing)]
             series.append(_styled(style, _cdf(found)))
-        charts.append(line_chart(title, series, Axis("", seconds, log=True), share, step=True))
+        charts.append(
+            line_chart(title, series, Axis("", short_seconds, log=True), share, step=True)
+        )
     return legend(styles(summaries)) + _grid(charts)
 
 
@@ -113,7 +115,7 @@ def load_charts(summaries: Sequence[Summary]) -> str:
             f"{title} against throughput",
             series(lambda one: one.output_tokens_per_s, quantile(name, share)),
             tokens,
-            Axis("", seconds),
+            Axis("", short_seconds),
             dots=True,
         )
         for title, name, share in (

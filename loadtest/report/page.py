@@ -36,7 +36,7 @@ def page(experiment: Experiment, results: Results, verdict: Verdict) -> str:
         _section("Every figure", _details(results)),
         _section("The harness itself", tables.harness(results.summaries)),
         _section("Token counts", tables.counting(results.summaries)),
-        _section("The server's own account", _server(results)),
+        _section("The server's own account", tables.server_highlights(results) + _server(results)),
         _section("Words", tables.definitions()),
     ]
     return (

@@ -12,6 +12,7 @@ from html import escape
 
 WIDTH, HEIGHT = 460, 270
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 30, 42
+LABEL_WIDTH = 46
 NUM_COLOURS = 8
 MAX_POINTS = 400
 
@@ -156,11 +157,13 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 def _x_axis(scale: _Scale) -> str:
     bottom = HEIGHT - BOTTOM
-    parts = []
+    parts, free_from = [], 0.0
     for value in scale.ticks():
         place = scale.at(value)
         parts.append(f'<path d="M{place:.1f} {TOP}V{bottom}" class="grid"/>')
-        parts.append(_text(place, bottom + 15, scale.axis.form(value), "tick"))
+        if place >= free_from:
+            parts.append(_text(place, bottom + 15, scale.axis.form(value), "tick"))
+            free_from = place + LABEL_WIDTH
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, scale.axis.title, "axis"))
     return "".join(parts)
 

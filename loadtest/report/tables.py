@@ -10,7 +10,8 @@ from loadtest.compare import Comparison
 from loadtest.experiment import Results
 from loadtest.records import OUTCOME_MEANINGS, Outcome
 from loadtest.report.charts import measurement_name
-from loadtest.report.units import NONE, number, percent, ranged, seconds
+from loadtest.report.highlights import highlights
+from loadtest.report.units import NONE, number, percent, ranged, seconds, title
 from loadtest.scrape import ServerSide
 from loadtest.statistics import PERCENTILES
 from loadtest.summary import Summary
@@ -83,7 +84,7 @@ def latencies(summary: Summary) -> str:
         form = seconds if is_time else number
         rows.append(
             [
-                name.removesuffix("_s").replace("_", " "),
+                title(name),
                 number(found.count),
                 form(found.mean),
                 *(ranged(found.percentiles[key], is_time=is_time) for key in PERCENTILES),
@@ -192,7 +193,7 @@ def comparison(found: Comparison) -> str:
     """Two arms against each other."""
     rows = [
         [
-            name.removesuffix("_s").replace("_", " "),
+            title(name),
             f"{ratio.value:.3f}",
             f"{ratio.low:.3f} to {ratio.high:.3f}",
             str(ratio.num_pairs),
@@ -203,11 +204,11 @@ def comparison(found: Comparison) -> str:
         f"request {one.index} at {one.place}" for one in found.differences[:MANY_PLACES]
     )
     more = f" The first differences: {places}." if places else ""
-    title = escape(f"{found.second} by {found.first}")
+    arms = escape(f"{found.second} by {found.first}")
     return (
         f"<h3>{escape(found.label)}</h3><p>{found.num_equal} of {found.num_pairs} pairs of answers "
         f"are equal, {found.unit} by {found.unit}; {found.num_unpaired} requests have no pair."
-        f"{more}</p>" + table(("", title, "95 % interval", "pairs"), rows)
+        f"{more}</p>" + (table(("", arms, "95 % interval", "pairs"), rows) if rows else "")
     )
 
 
@@ -223,6 +224,20 @@ def searches(results: Results) -> str:
         for name, found in results.searches.items()
     ]
     return table(("", "highest that passed", "lowest that failed", "tried"), rows)
+
+
+def server_highlights(results: Results) -> str:
+    """The few things that everyone asks for, a column for each measurement."""
+    told = [
+        (escape(measurement_name(summary)), dict(highlights(summary.server)))
+        for summary in results.summaries
+        if summary.server is not None
+    ]
+    names = list(dict.fromkeys(name for _, values in told for name in values))
+    if not names:
+        return ""
+    head = ("", *(name for name, _ in told))
+    return table(head, [[name, *(values.get(name, NONE) for _, values in told)] for name in names])
 
 
 def server_side(side: ServerSide) -> str:
@@ -252,7 +267,7 @@ def server_side(side: ServerSide) -> str:
 
 def definitions() -> str:
     """What every word means."""
-    rows = [[name.removesuffix("_s").replace("_", " "), text] for name, text in DEFINITIONS.items()]
+    rows = [[title(name), text] for name, text in DEFINITIONS.items()]
     rows += [
         [
             "throughput",

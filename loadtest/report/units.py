@@ -6,6 +6,8 @@ from loadtest.statistics import Percentile
 
 NONE = "\N{EN DASH}"
 
+ABBREVIATIONS = frozenset({"ttft", "tpot", "itl", "e2e"})
+
 
 def seconds(value: float | None) -> str:
     """Three digits, in ms below a second."""
@@ -16,6 +18,11 @@ def seconds(value: float | None) -> str:
     if abs(value) < 1:
         return f"{_digits(1e3 * value)} ms"
     return f"{_digits(value)} s"
+
+
+def short_seconds(value: float) -> str:
+    """A round value, as at the ticks of an axis."""
+    return f"{1e3 * value:.3g} ms" if 0 < abs(value) < 1 else f"{value:.3g} s"
 
 
 def number(value: float | None) -> str:
@@ -37,10 +44,17 @@ def ranged(found: Percentile | None, *, is_time: bool) -> str:
     if found is None:
         return NONE
     form = seconds if is_time else number
-    return (
-        f'{form(found.value)}<br><span class="interval">{form(found.low)} to '
-        f"{form(found.high)}</span>"
-    )
+    low, high = form(found.low), form(found.high)
+    for unit in (" ms", " s"):
+        if low.endswith(unit) and high.endswith(unit):
+            low = low.removesuffix(unit)
+    return f'{form(found.value)}<br><span class="interval">{low} to {high}</span>'
+
+
+def title(measure: str) -> str:
+    """What a measure is called in a table."""
+    words = measure.removesuffix("_s").split("_")
+    return " ".join(word.upper() if word in ABBREVIATIONS else word for word in words)
 
 
 def _digits(value: float) -> str:

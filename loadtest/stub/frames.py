@@ -26,7 +26,7 @@ class Frames:
             options.get("continuous_usage_stats")
         )
         self._usage_last = behaviour.counts != "none" and bool(options.get("include_usage"))
-        self.max_tokens = int(body.get("max_tokens") or 16)
+        self.max_tokens = int(body.get("max_tokens") or body.get("max_completion_tokens") or 16)
         self._told = 0
         self._steps: list[int] = []
 

@@ -27,7 +27,7 @@ class Sent:
     """What was sent to one request.
 
     Attributes:
-        index: which planned request asked; -1 for one that does not say.
+        index: which planned request asked; -1 for one that only asks whether we are there.
         arrived_s: when the request had come.
         started_s: when it left the queue.
         chunks: time of writing, and tokens, of each chunk.
@@ -99,10 +99,11 @@ class StubServer:
         return web.Response(text="\n".join(lines) + "\n")
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        sent = Sent(int(request.headers.get(INDEX_HEADER, -1)), _now_s())
+        # Other clients than the harness are numbered as they come.
+        sent = Sent(int(request.headers.get(INDEX_HEADER, len(self.sent))), _now_s())
         body = await request.json()
         behaviours = self._script.behaviours
-        behaviour = Behaviour(counts=behaviours[0].counts)  # for who only asks whether we are there
+        behaviour = Behaviour(counts=behaviours[0].counts)
         if sent.index >= 0:
             behaviour = behaviours[sent.index % len(behaviours)]
             self._first_s = self._first_s or sent.arrived_s

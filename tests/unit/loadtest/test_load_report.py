@@ -39,7 +39,7 @@ def outcome_of_run(arm):
     for record in driver.records[1::2]:
         record.detail = HOSTILE
     summary = summary_of(driver.records, JUDGING, arm=arm)
-    stretch = Stretch(0.0, 5.0, 4.0, 40, driver.records, Vitals(), Scrapes(), False)
+    stretch = Stretch(0.0, 5.0, 4.0, 40, driver.records, Vitals(), Scrapes())
     measurement = Measurement(Target(arm, "http://stub"), "1/s", 1.0, True, [stretch])
     return Plan(tuple(sessions), ("made for a test",)), measurement, summary
 

@@ -105,7 +105,6 @@ def summary_of(
         list(records),
         vitals or Vitals([0.0] * 100, 0.1, 1.0),
         Scrapes(),
-        False,
     )
     measurement = Measurement(Target(arm, "http://stub"), "1/s", 1.0, True, [stretch])
     return summarize(measurement, judging or Judging(), np.random.default_rng(0))
