@@ -8,6 +8,7 @@ from actors.request_manager.commit import OutputRules
 from actors.request_manager.config import SchedulerConfig
 from actors.request_manager.generation import StopConditions
 from actors.request_manager.kv_ledger import KVLedger
+from actors.request_manager.outbox import Outbox
 from actors.request_manager.prefix_reuse import PrefixReuse
 from actors.request_manager.request import Request, State
 from actors.request_manager.scheduler import Scheduler
@@ -28,9 +29,10 @@ class Room:
 
     def submit(self, prompt: Sequence[int]) -> Request:
         rules = OutputRules(StopConditions(4), VOCABULARY, len(prompt), 512)
-        request = Request(self.num_requests, ask(prompt, 4), rules, 0.0)
+        sink = Outbox().sink(str(self.num_requests))
+        request = Request(self.num_requests, ask(prompt, 4), rules, sink, 0.0)
         self.num_requests += 1
-        self.scheduler.submit(request)
+        self.scheduler.submit([request])
         return request
 
     def step(self, *, backwards: bool = False) -> list[int]:
