@@ -23,7 +23,12 @@ from deploy.api_keys import ApiKeys
 from deploy.backend import Backend
 from deploy.doorkeeper import Door, Doorkeeper, HeadAsGet
 from deploy.http_errors import ApiError, add_error_handlers, error_frame
-from deploy.openai_schema import ChatRequest, CompletionRequest, GenerationFields
+from deploy.openai_schema import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationFields,
+    StreamOptions,
+)
 from deploy.openapi import ERROR_RESPONSE, describe, generation_route
 from deploy.prompts import EncodedPrompt, PromptEncoder, Tokenizer
 from deploy.readiness import Readiness
@@ -38,10 +43,12 @@ from deploy.requests import (
     chat_logprobs,
     check_common,
     completion_budget,
+    num_candidates,
 )
 from deploy.responses import ChatFormat, CompletionFormat, ResponseFormat, to_json
 from deploy.settings import ApiSettings
 from deploy.streaming import EventStream, until_disconnect
+from deploy.structured_output import grammar_of
 from deploy.unbuilt import CHAT_NEUTRAL, COMPLETION_NEUTRAL, without_unbuilt
 
 PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -128,14 +135,12 @@ class _Service:
 
     async def complete(self, request: Request) -> Response:
         body = await self._body(request)
-        fields = validate(
-            CompletionRequest, without_unbuilt(body, COMPLETION_NEUTRAL, body.get("n"))
-        )
+        fields = validate(CompletionRequest, without_unbuilt(body, COMPLETION_NEUTRAL))
         check_common(fields, self._description)
         many = isinstance(fields.prompt, list) and bool(fields.prompt)
         many = many and not isinstance(fields.prompt[0], int)
-        self._check_num_choices(len(fields.prompt) if many else 1, fields.n)
-        prompts = await self._encoder.completion(fields.prompt)
+        self._check_num_choices(len(fields.prompt) if many else 1, fields)
+        prompts = await self._encoder.completion(fields.prompt, fields.truncate_prompt_tokens)
         form = CompletionFormat(self._vocabulary, with_token_ids=fields.return_token_ids)
         wish = LogprobsWish(fields.logprobs, of_prompt=fields.echo)
         return await self._answer(
@@ -144,22 +149,25 @@ class _Service:
 
     async def chat(self, request: Request) -> Response:
         body = await self._body(request)
-        fields = validate(ChatRequest, without_unbuilt(body, CHAT_NEUTRAL, body.get("n")))
+        fields = validate(ChatRequest, without_unbuilt(body, CHAT_NEUTRAL))
         check_common(fields, self._description)
-        self._check_num_choices(1, fields.n)
+        self._check_num_choices(1, fields)
         budget, wish = chat_budget(fields), chat_logprobs(fields)
-        prompt = await self._encoder.chat(fields.messages)
+        prompt = await self._encoder.chat(fields)
         form = ChatFormat(self._vocabulary, with_token_ids=fields.return_token_ids)
         return await self._answer(request, fields, [prompt], budget, wish, form, echo=False)
 
     async def _body(self, request: Request) -> dict[str, Any]:
         return await read_json_object(request, self._settings.max_body_bytes)
 
-    def _check_num_choices(self, num_prompts: int, n: int) -> None:
-        if num_prompts * n > self._max_choices:
+    def _check_num_choices(self, num_prompts: int, fields: GenerationFields) -> None:
+        per_prompt = num_candidates(fields)
+        if num_prompts * per_prompt > self._max_choices:
+            name = "best_of" if per_prompt > fields.n else "n"
             raise InputError(
-                f"{num_prompts} prompts with n = {n} ask for more than {self._max_choices} choices",
-                "n" if n > 1 else "prompt",
+                f"{num_prompts} prompts with {name} = {per_prompt} ask for more than "
+                f"{self._max_choices} outputs",
+                name if per_prompt > 1 else "prompt",
             )
 
     def _check_prompt_tokens(self, choices: Sequence[Choice], n: int) -> None:
@@ -186,7 +194,14 @@ class _Service:
         described = self._description
         response_id = form.id_prefix + uuid4().hex
         choices = build_choices(
-            response_id, fields, prompts, budget, wish, described, self._new_seed()
+            response_id,
+            fields,
+            prompts,
+            budget,
+            wish,
+            described,
+            self._new_seed(),
+            await grammar_of(fields),
         )
         self._check_prompt_tokens(choices, fields.n)
         request.state.visit.take(len(choices))
@@ -200,13 +215,13 @@ class _Service:
                 response_id, int(self._wall_clock()), described.model_name, described.fingerprint
             ),
             echo=echo,
+            num_shown=fields.n,
             token_seen=self._readiness.token_seen,
         )
         if not fields.stream:
             body = await until_disconnect(request.receive, answer.whole())
             return Response(body, media_type="application/json")
-        options = fields.stream_options
-        frames = answer.frames(include_usage=bool(options and options.include_usage))
+        frames = answer.frames(fields.stream_options or StreamOptions())
         return EventStream(frames, error_frame)
 
 

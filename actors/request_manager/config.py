@@ -69,6 +69,7 @@ class SchedulerConfig(BaseModel):
         max_queued_tokens: prompt tokens that may wait; a request alone is never too long.
         kv_block_tokens: tokens in one KV block.
         kv_memory_bytes: memory for the KV cache of one rank, or `auto`.
+        kv_prefix_reuse: requests that begin alike share the KV of what they have in common.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,3 +80,4 @@ class SchedulerConfig(BaseModel):
     max_queued_tokens: Annotated[int, Field(ge=1)] = 262_144
     kv_block_tokens: Annotated[int, Field(ge=1, le=1024)] = 16
     kv_memory_bytes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
+    kv_prefix_reuse: bool = True

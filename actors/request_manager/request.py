@@ -44,6 +44,7 @@ class Request:
         rules, output: when the output ends, and how far it is.
         sink: where its events go.
         prompt_logprobs: of the prompt tokens scored so far, if they are wanted.
+        block_keys: of its first full KV blocks, as far as they were needed (`prefix_reuse`).
         known_to_ranks: the ranks have had its `NewRequest` in this epoch.
         in_flight: planned for a step that is not over.
         num_failures: steps lost while they carried it, since it last got on.
@@ -73,6 +74,8 @@ class Request:
         self.known_to_ranks = False
         self.in_flight = False
         self.num_failures = 0
+        self.block_keys: list[bytes] = []
+        self._has_begun = False
         self._prompt_is_scored = asked.prompt_logprobs is None
 
     @property
@@ -115,6 +118,13 @@ class Request:
         if state not in LEGAL_MOVES[self.state]:
             raise AssertionError(f"request {self.request_id}: {self.state.name} → {state.name}")
         self.state = state
+
+    def begin(self, num_reused_tokens: int) -> None:
+        """Start a prefill after so many tokens whose KV is there already."""
+        self.transition(State.PREFILL)
+        if not self._has_begun:
+            self.stats.num_cached_tokens = min(num_reused_tokens, self.prompt_len)
+            self._has_begun = True
 
     def preempt(self) -> None:
         """Give up the KV; the request will be prefilled again from its tokens."""

@@ -61,7 +61,7 @@ class WaitingQueue:
 
     def put_back(self, request: Request) -> None:
         """Queue a request whatever the limits: it was let in before."""
-        insort(self._requests, request, key=_order)
+        insort(self._requests, request, key=seniority)
         self._num_tokens += len(request.tokens)
 
     def remove(self, request: Request) -> None:
@@ -73,11 +73,12 @@ class WaitingQueue:
         self._num_tokens -= len(request.tokens)
 
     def _place(self, request: Request) -> int | None:
-        place = bisect_left(self._requests, _order(request), key=_order)
+        place = bisect_left(self._requests, seniority(request), key=seniority)
         if place < len(self._requests) and self._requests[place] is request:
             return place
         return None
 
 
-def _order(request: Request) -> tuple[int, int]:
+def seniority(request: Request) -> tuple[int, int]:
+    """Who runs, and keeps its KV, before others: the lower."""
     return request.asked.priority, request.request_id

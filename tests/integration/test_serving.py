@@ -81,6 +81,39 @@ def test_speculation_changes_how_soon_and_not_what(server: Server) -> None:
     assert without["metrics"]["speculative_decoding"]["num_draft_tokens"] == 0
 
 
+def test_what_is_asked_of_the_logits_holds_with_speculation_and_without(server: Server) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema}}
+    fields = {"prompt": 'A person as JSON, like {"name": "Ann", "age": 3}: ', "max_tokens": 60}
+    for more in (
+        {"response_format": form},
+        {"response_format": form, "temperature": 0.8, "seed": 4, "n": 2},
+        {"repetition_penalty": 1.1, "frequency_penalty": 0.2, "logit_bias": {"28": -100}},
+    ):
+        with_drafts = completion(server, **fields, **more)
+        without = completion(server, **fields, **more, speculation={"enabled": False})
+        texts = [choice["text"] for choice in with_drafts["choices"]]
+        assert texts == [choice["text"] for choice in without["choices"]]
+        for choice in with_drafts["choices"]:
+            if "response_format" in more and choice["finish_reason"] == "stop":
+                assert isinstance(json.loads(choice["text"])["age"], int)
+
+
+def test_echo_scores_the_prompt(server: Server) -> None:
+    fields = {"prompt": "Paris is the capital of France", "echo": True, "logprobs": 1}
+    scored = completion(server, **fields, max_tokens=0)["choices"][0]["logprobs"]
+    assert scored["token_logprobs"][0] is None
+    assert all(logprob < 0 for logprob in scored["token_logprobs"][1:])
+    longer = completion(server, **fields, max_tokens=1)["choices"][0]["logprobs"]
+    assert longer["tokens"][:-1] == scored["tokens"]
+    assert longer["token_logprobs"][1:-1] == pytest.approx(scored["token_logprobs"][1:], abs=0.2)
+
+
 def test_the_models_page_says_that_the_weights_are_not_the_released_ones(server: Server) -> None:
     with server.client() as client:
         (entry,) = client.get("/v1/models").json()["data"]

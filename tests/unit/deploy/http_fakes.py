@@ -81,6 +81,7 @@ class ScriptedBackend:
         script: the tokens that the "LLM" goes on with, for a request; then EOS for ever.
         blocks: sizes of the blocks that are committed at once, repeated.
         errors: by number of events that come first, an exception to raise.
+        num_cached: prompt tokens that it says it need not have computed, for a request.
         hold_after: wait for `released` after so many events.
         requests: every request so far.
         cancelled: ids of requests that were closed before their end.
@@ -90,6 +91,7 @@ class ScriptedBackend:
     script: Script
     blocks: Sequence[int] = (1,)
     errors: dict[int, Exception] = field(default_factory=dict)
+    num_cached: Callable[[GenerationRequest], int] = lambda request: 0
     hold_after: int | None = None
     note: str | None = None
     requests: list[GenerationRequest] = field(default_factory=list)
@@ -149,14 +151,17 @@ class ScriptedBackend:
         )
         eos = min(self.vocabulary.eos_ids)
         tokens = itertools.chain(self.script(request), itertools.repeat(eos))
-        state, stats, events = OutputState(), SpeculationStats(), []
+        state, events = OutputState(), []
+        stats = SpeculationStats(num_cached_tokens=self.num_cached(request))
         sizes = itertools.chain((0,) if rules.max_tokens == 0 else (), itertools.cycle(self.blocks))
         while state.finish_reason is None:
             size = next(sizes)
             done = commit(rules, state, tuple(itertools.islice(tokens, size)))
             first = state.num_tokens
             state = done.state
-            stats.record(size, max(0, len(done.token_ids) - 1), forward_s=0.25)
+            stats.record(
+                size, max(0, len(done.token_ids) - 1), draft_s=0.125, step_s=0.5, forward_s=0.25
+            )
             events.append(
                 GenerationEvent(
                     done.token_ids,

@@ -1,0 +1,128 @@
+"""`python -m loadtest`: from the arguments to the report, and the exit status.
+
+0 a valid run within its SLO, 1 anything else that was measured or could not be, 2 wrong use. The
+first Ctrl-C (or SIGTERM) ends the run and reports what there was; the second ends the harness.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from loadtest.client import http_session
+from loadtest.errors import LoadtestError, UsageError
+from loadtest.experiment import Experiment, Results, perform
+from loadtest.lab import Lab
+from loadtest.options import CLOSED, parser
+from loadtest.probe import probe
+from loadtest.report.files import write_report
+from loadtest.setup import (
+    make_judging,
+    make_limits,
+    make_loads,
+    make_planner,
+    make_ruler,
+    make_search,
+    make_settings,
+    make_targets,
+)
+from loadtest.target import Target
+from loadtest.verdict import judge_results, last_line
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure; returns the exit status."""
+    arguments = parser().parse_args(argv)
+    try:
+        experiment = make_experiment(arguments)
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        results = Results()
+        experiment = asyncio.run(_measure(experiment, arguments, results))
+        return _conclude(experiment, arguments, results)
+    except UsageError as error:
+        return _complain(error, 2)
+    except (LoadtestError, OSError) as error:
+        return _complain(error, 1)
+    except KeyboardInterrupt:
+        return _complain("interrupted before the first request", 1)
+
+
+def make_experiment(arguments: argparse.Namespace) -> Experiment:
+    """Everything but what the server must be asked for.
+
+    Raises:
+        UsageError: for wrong arguments.
+    """
+    ruler = make_ruler(arguments)
+    is_open = arguments.arrivals != CLOSED
+    planner = make_planner(arguments, ruler)
+    if planner.replay is not None:
+        is_open = planner.replay.is_open
+    loads, search = make_loads(arguments), make_search(arguments)
+    for load in loads if search is None else (search.low, search.high):
+        planner.check(load)
+    return Experiment(
+        make_targets(arguments),
+        planner,
+        make_settings(arguments),
+        make_judging(arguments, ruler),
+        loads,
+        search,
+        is_open,
+        arguments.blocks,
+    )
+
+
+async def _measure(
+    experiment: Experiment, arguments: argparse.Namespace, results: Results
+) -> Experiment:
+    """Probe the servers, then perform; returns the experiment with what the probes found."""
+    limits = make_limits(arguments)
+    async with http_session(limits, verify_tls=not arguments.insecure) as session:
+        targets = [await probe(session, target, limits) for target in experiment.targets]
+        experiment = replace(experiment, targets=targets)
+        experiment.planner.max_context = _smallest_context(targets)
+        lab = Lab(session)
+        loop = asyncio.get_running_loop()
+
+        def interrupt() -> None:
+            print("\nloadtest: stopping; Ctrl-C again to leave at once", file=sys.stderr)
+            for number in STOPPING:
+                loop.remove_signal_handler(number)
+            lab.stop()
+
+        for number in STOPPING:
+            loop.add_signal_handler(number, interrupt)
+        # What lives now lives to the end: the collector need not look at it in mid-run.
+        gc.collect()
+        gc.freeze()
+        await perform(experiment, lab, results)
+    return experiment
+
+
+def _smallest_context(targets: Sequence[Target]) -> int | None:
+    told = [target.max_context for target in targets if target.max_context is not None]
+    return min(told, default=None)
+
+
+def _conclude(experiment: Experiment, arguments: argparse.Namespace, results: Results) -> int:
+    verdict = judge_results(results, experiment.judging.slo, require_equal=arguments.require_equal)
+    write_report(arguments.out, experiment, results, verdict)
+    print(f"{verdict.word}: {arguments.out / 'report.html'}")
+    for reason in verdict.reasons:
+        print(f"  {reason}")
+    print(json.dumps(last_line(results, verdict), allow_nan=False))
+    return 0 if verdict.good else 1
+
+
+def _complain(error: object, status: int) -> int:
+    print(f"loadtest: {error}", file=sys.stderr)
+    return status

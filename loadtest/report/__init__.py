@@ -1,0 +1,1 @@
+"""The report: files, page, charts."""

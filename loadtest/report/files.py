@@ -1,0 +1,158 @@
+"""What a run leaves behind: `report.html`, `report.json`, `requests.jsonl`, `schedule.jsonl`.
+
+`requests.jsonl` has the raw times of every request, in seconds from the begin of its stretch (when
+that was says `report.json`): enough to derive every figure again. No file but the schedule holds
+prompts, and none holds answers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from loadtest.experiment import Experiment, Results
+from loadtest.plan import save_plan
+from loadtest.records import RequestRecord
+from loadtest.report.page import page
+from loadtest.summary import Measured, Summary
+from loadtest.timings import DEFINITIONS
+from loadtest.tokens import SOURCE_MEANINGS
+from loadtest.verdict import Verdict
+
+SCHEMA_VERSION = 1
+
+
+def write_report(folder: Path, experiment: Experiment, results: Results, verdict: Verdict) -> None:
+    """Write all files; `schedule.jsonl` is the first plan, later ones have numbers."""
+    body = report_json(experiment, results, verdict)
+    (folder / "report.json").write_text(json.dumps(_finite(body), indent=1, allow_nan=False))
+    (folder / "report.html").write_text(page(experiment, results, verdict))
+    with (folder / "requests.jsonl").open("w") as file:
+        for row in request_rows(results):
+            file.write(json.dumps(row) + "\n")
+    for number, plan in enumerate(results.plans):
+        save_plan(plan, folder / f"schedule{f'-{number + 1}' if number else ''}.jsonl")
+
+
+def report_json(experiment: Experiment, results: Results, verdict: Verdict) -> dict[str, Any]:
+    """Every figure, with its definition."""
+    slo = experiment.judging.slo
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "written_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "verdict": {"word": verdict.word, "good": verdict.good, "reasons": verdict.reasons},
+        "command": sys.argv[1:],
+        "machine": {"python": platform.python_version(), "system": platform.platform()},
+        "targets": [
+            {
+                "arm": target.name,
+                "url": target.url,
+                "model": target.model,
+                "max_context": target.max_context,
+                "body": target.overrides,
+                "counting": target.counting,
+            }
+            for target in experiment.targets
+        ],
+        "slo": None if slo is None else {"limits_s": slo.limits_s, "share": slo.share},
+        "notes": [plan.notes for plan in results.plans],
+        "definitions": DEFINITIONS,
+        "measurements": [summary_json(summary) for summary in results.summaries],
+        "comparisons": [comparison.to_json() for comparison in results.comparisons],
+        "searches": {
+            name: {"passed": found.passed, "failed": found.failed, "tried": found.tried}
+            for name, found in results.searches.items()
+        },
+    }
+
+
+def summary_json(summary: Summary) -> dict[str, Any]:
+    """One measurement in full."""
+    server = summary.server
+    return {
+        **summary.flat(),
+        "stretches": summary.stretches,
+        "load": summary.load,
+        "planned": summary.num_planned,
+        "begun": summary.num_begun,
+        "window_s": summary.window_s,
+        "outcomes": summary.outcomes,
+        "failures": summary.failures,
+        "missed": summary.missed,
+        "prompt_tokens": summary.prompt_tokens,
+        "cached_tokens": summary.cached_tokens,
+        "token_counts": {
+            "sources": summary.sources,
+            "meanings": {str(name): text for name, text in SOURCE_MEANINGS.items()},
+            "answers_differing_from_usage": summary.num_differing,
+        },
+        "distributions": {name: found.to_json() for name, found in summary.distributions.items()},
+        "acceptance": None if summary.acceptance is None else summary.acceptance.to_json(),
+        "validity": summary.validity.to_json(),
+        "server": None
+        if server is None
+        else {
+            "grown": server.counters,
+            "gauges": server.gauges,
+            "gauge_times_s": server.times_s,
+            "restarted": server.restarted,
+        },
+    }
+
+
+def request_rows(results: Results) -> Iterator[dict[str, Any]]:
+    """Every request of every measurement, in the window or not."""
+    for measurement, summary in zip(results.measurements, results.summaries, strict=True):
+        derived = {id(one.record): one for one in summary.measured}
+        for number, stretch in enumerate(measurement.stretches):
+            for record in stretch.records:
+                row = _row(record, derived.get(id(record)), stretch.start_s)
+                yield {
+                    "arm": measurement.target.name,
+                    "label": measurement.label,
+                    "stretch": number,
+                    **row,
+                }
+
+
+def _row(record: RequestRecord, one: Measured | None, origin_s: float) -> dict[str, Any]:
+    def since(at_s: float | None) -> float | None:
+        return None if at_s is None else round(at_s - origin_s, 6)
+
+    tokens = [None] * len(record.chunks) if one is None else one.counts.per_chunk
+    return {
+        "index": record.index,
+        "turn": record.turn,
+        "measured": one is not None,
+        "outcome": str(record.outcome),
+        "status": record.status,
+        "detail": record.detail,
+        "finish_reason": record.finish_reason,
+        "scheduled_s": since(record.scheduled_s),
+        "released_s": since(record.released_s),
+        "sent_s": since(record.sent_s),
+        "headers_s": since(record.headers_s),
+        "end_s": since(record.end_s),
+        "chunks": [
+            [since(chunk.at_s), count] for chunk, count in zip(record.chunks, tokens, strict=True)
+        ],
+        "prompt_tokens": record.prompt_tokens,
+        "cached_tokens": record.cached_tokens,
+        "completion_tokens": record.completion_tokens,
+        "speculation": record.speculation,
+    }
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """JSON has no NaN; a gauge that was not there is null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value

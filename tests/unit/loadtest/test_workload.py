@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from loadtest.errors import UsageError
+from loadtest.plan import blocks, load_plan, save_plan
+from loadtest.prompts import Prompt, read_prompts, user
+from loadtest.synthetic import Filler
+from loadtest.tokenizer import RoughRuler, cut
+from loadtest.traces import TraceRow
+from loadtest.workload import LengthRange, PlanMaker, WorkloadSpec
+
+PROMPTS = tuple(Prompt(((user(f"What is {n}?"),), (user("And then?"),))) for n in range(5))
+RULER = RoughRuler()
+
+
+def make(spec, times, seed=0, rows=None, length_scale=1.0):
+    maker = PlanMaker(spec, Filler(RULER, seed), np.random.default_rng(seed), length_scale)
+    return maker.plan(times, rows)
+
+
+def spec(**fields):
+    return WorkloadSpec(LengthRange(10, 10), **fields)
+
+
+def openings(plan):
+    return [session.requests[0].messages[-1]["content"] for session in plan.sessions]
+
+
+def test_prompts_do_not_repeat_over_several_passes():
+    texts = openings(make(spec(prompts=PROMPTS), [0.0] * 23))
+    assert len(set(texts)) == 23
+    # What tells a later pass from the first stands in front, where it spoils a shared prefix.
+    assert all(not text.startswith("What") for text in texts[5:])
+
+
+def test_prompts_repeat_if_wished():
+    assert len(set(openings(make(spec(prompts=PROMPTS, distinct=False), [0.0] * 23)))) == 5
+
+
+def test_prompts_do_not_repeat_from_one_plan_of_a_sweep_to_the_next():
+    maker = PlanMaker(spec(prompts=PROMPTS), Filler(RULER, 0), np.random.default_rng(0))
+    texts = openings(maker.plan([0.0] * 4)) + openings(maker.plan([0.0] * 4))
+    assert len(set(texts)) == 8
+
+
+def test_a_seed_gives_one_plan():
+    wanted = spec(prompts=PROMPTS, cancel_share=0.5, choices={"temperature": [0, 1]})
+    assert make(wanted, [0.0] * 9) == make(wanted, [0.0] * 9)
+    assert make(wanted, [0.0] * 9) != make(wanted, [0.0] * 9, seed=1)
+
+
+def test_synthetic_prompts_have_their_length_and_are_distinct():
+    texts = openings(make(spec(prompt_tokens=LengthRange(20, 60)), [0.0] * 30))
+    lengths = [len(RULER.ends(text)) for text in texts]
+    assert min(lengths) >= 19 and max(lengths) <= 61 and len(set(lengths)) > 5
+    assert len(set(texts)) == 30
+
+
+def test_a_family_shares_its_prefix_and_nothing_else():
+    texts = openings(
+        make(spec(prompt_tokens=LengthRange(30, 30), families=2, prefix_tokens=40), [0.0] * 6)
+    )
+    prefix = len(cut(RULER, texts[0], 39))
+    assert texts[0][:prefix] == texts[2][:prefix] == texts[4][:prefix]
+    assert texts[0][:prefix] != texts[1][:prefix]
+    assert len({text[prefix:] for text in texts}) == 6
+
+
+def test_a_trace_says_the_lengths_and_its_blocks_the_shared_prefixes():
+    rows = [
+        TraceRow(0.0, 90, 7, (1, 2, 3)),
+        TraceRow(1.0, 90, 9, (1, 2, 4)),
+        TraceRow(2.0, 90, 9, (5, 6, 7)),
+    ]
+    wanted = spec(prompt_tokens=LengthRange(1, 1))
+    plan = make(wanted, [0.0, 1.0, 2.0], rows=rows, length_scale=32 / 512)
+    one, two, other = openings(plan)
+    shared = len(cut(RULER, one, 60))
+    assert one[:shared] == two[:shared] != other[:shared]
+    assert one != two
+    assert [session.requests[0].params["max_tokens"] for session in plan.sessions] == [7, 9, 9]
+    assert all(abs(len(RULER.ends(text)) - 90) <= 1 for text in (one, two, other))
+
+
+def test_conversations_have_turns_and_requests_are_numbered_through():
+    plan = make(spec(prompts=PROMPTS, max_turns=2, think_s=1.0), [0.0, 1.0])
+    assert [request.index for one in plan.sessions for request in one.requests] == [0, 1, 2, 3]
+    first, second = plan.sessions[0].requests
+    assert first.think_s == 0.0 < second.think_s
+    assert second.messages == ({"role": "user", "content": "And then?"},)
+
+
+def test_some_requests_are_hung_up_on_within_their_length():
+    plan = make(spec(prompts=PROMPTS, cancel_share=0.3), [0.0] * 500)
+    places = [one.requests[0].cancel_after_tokens for one in plan.sessions]
+    chosen = [place for place in places if place is not None]
+    assert len(chosen) == pytest.approx(150, abs=40)
+    assert all(1 <= place < 10 for place in chosen)
+
+
+def test_sampled_requests_have_seeds_and_rows_their_own_parameters():
+    prompts = (Prompt(((user("x"),),), params={"max_tokens": 3, "top_p": 0.5}),)
+    (one,) = make(spec(prompts=prompts, params={"temperature": 0.8}), [0.0]).sessions
+    params = one.requests[0].params
+    assert params["max_tokens"] == 3 and params["top_p"] == 0.5 and "seed" in params
+    (greedy,) = make(spec(prompts=prompts, params={"temperature": 0}), [0.0]).sessions
+    assert "seed" not in greedy.requests[0].params
+
+
+def test_a_plan_is_saved_and_read_again(tmp_path):
+    plan = make(spec(prompts=PROMPTS, max_turns=2, cancel_share=0.5), [0.0, 1.5, 2.5])
+    save_plan(plan, tmp_path / "schedule.jsonl")
+    assert load_plan(tmp_path / "schedule.jsonl").sessions == plan.sessions
+
+
+@pytest.mark.parametrize("text", ["", "{}\n", '{"notes": []}\n{"at_s": 1}\n', "nonsense"])
+def test_another_file_is_no_plan(tmp_path, text):
+    path = tmp_path / "schedule.jsonl"
+    path.write_text(text)
+    with pytest.raises(UsageError, match="not a saved schedule"):
+        load_plan(path)
+
+
+def test_blocks_keep_every_session_and_begin_at_zero():
+    plan = make(spec(prompts=PROMPTS), [float(second) for second in range(10)])
+    parts = list(blocks(plan.sessions, 3))
+    assert [len(part) for part in parts] == [4, 4, 2]
+    assert [part[0].at_s for part in parts] == [0.0, 0.0, 0.0]
+    assert [one.requests for part in parts for one in part] == [
+        one.requests for one in plan.sessions
+    ]
+
+
+def test_prompt_sets_are_read_in_all_shapes(tmp_path):
+    rows = [
+        {"turns": ["a", "b"], "task": "chat"},
+        {"prompt": "c", "max_tokens": 5},
+        {"question": "d"},
+        {"text": "e"},
+        {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "f"},
+                      {"role": "assistant", "content": "g"}]},
+        {"prompt": [1, 2, 3]},
+        {"prompt": "c", "max_tokens": 5},
+    ]  # fmt: skip
+    (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = read_prompts([tmp_path])
+    assert [prompt.text for prompt in found.prompts] == ["a", "c", "d", "e", "f"]
+    assert found.num_left_out == 2
+    assert found.prompts[0].turns[1][0]["content"] == "b"
+    assert found.prompts[1].params == {"max_tokens": 5}
+    assert [message["role"] for message in found.prompts[4].turns[0]] == ["system", "user"]
+
+
+def test_a_folder_without_prompts_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="no such file"):
+        read_prompts([tmp_path])
+    (tmp_path / "x.jsonl").write_text('{"other": 1}\n')
+    with pytest.raises(UsageError, match="no prompt"):
+        read_prompts([tmp_path])
+
+
+@pytest.mark.parametrize("text", ["", "0", "9-3", "a", "1-", "-5"])
+def test_wrong_lengths_are_refused(text):
+    with pytest.raises(UsageError):
+        LengthRange.parse(text)
