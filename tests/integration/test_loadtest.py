@@ -232,12 +232,13 @@ def test_a_server_that_dies_in_mid_run_loses_nothing(tmp_path):
     assert json.loads(out.splitlines()[-1])["completed"] >= 2
 
 
-def test_ctrl_c_reports_what_there_was(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_and_what_there_was_is_reported(tmp_path, number):
     with stub(tmp_path, {"ttft_s": 0.1, "gap_s": 0.1}) as server:
         options = ("--arrivals", "constant", "--rate", "20", "--requests", "2000", *PROMPTS)
         process = loadtest(server.address, tmp_path, *LENIENT, *options)
         wait_for_answers(server, 2)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         status, out, _ = finished(process)
     assert status == 1 and out.startswith("INTERRUPTED")
     outcomes = [row["outcome"] for row in rows_of(tmp_path)]
