@@ -3,6 +3,7 @@
 #   make serve [PORT=8000] [CONFIG=deploy/configs/smollm2.yaml]
 #   make test [TESTS=tests/unit]
 #   make check
+#   make soak [TESTS=tests/soak]     SOAK_S=3600 for an hour
 #   make clean
 #
 # TORCH_INDEX: where to get torch from, if the usual index would bring a build for GPUs that this
@@ -19,13 +20,16 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 INSTALLED := .venv/.installed
 INSTALLED_DEV := .venv/.installed-dev
 
-.PHONY: serve test check clean
+.PHONY: serve test check soak clean
 
 serve: $(INSTALLED)
 	@exec $(BIN)/treeserve serve $(CONFIG) $(if $(PORT),--port $(PORT))
 
 test: $(INSTALLED_DEV)
 	$(BIN)/pytest $(TESTS)
+
+soak: $(INSTALLED_DEV)
+	$(BIN)/pytest -s $(if $(filter tests,$(TESTS)),tests/soak,$(TESTS))
 
 check: $(INSTALLED_DEV)
 	$(BIN)/ruff check .

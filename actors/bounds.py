@@ -27,12 +27,16 @@ class _Limits:
     nodes_field: str | None
     fields: tuple[tuple[str, int, int], ...]
     """(name, items, per_node) of each repeated field."""
-    inner: tuple[tuple[str, _Limits], ...]
-    """Repeated fields whose entries have bounds of their own."""
+    inner: tuple[tuple[str, bool, _Limits], ...]
+    """(name, repeated, limits) of the fields whose messages have bounds of their own."""
+
+    @property
+    def bind(self) -> bool:
+        return bool(self.fields or self.inner)
 
 
 def check_bounds(message: Message) -> None:
-    """Check `message` and every message in its repeated fields.
+    """Check `message` and every message in it.
 
     Raises:
         ProtocolError: naming the first field that is too long.
@@ -49,9 +53,10 @@ def _check(message: Message, limits: _Limits) -> None:
                 f"{message.DESCRIPTOR.name}.{name} has {count} entries, "
                 f"at most {items + per_node * nodes} are allowed"
             )
-    for name, entry_limits in limits.inner:
-        for entry in getattr(message, name):
-            _check(entry, entry_limits)
+    for name, is_repeated, inner_limits in limits.inner:
+        value = getattr(message, name)
+        for inner in value if is_repeated else (value,):
+            _check(inner, inner_limits)
 
 
 @cache
@@ -59,14 +64,14 @@ def _limits(descriptor: Descriptor) -> _Limits:
     repeated = [field for field in descriptor.fields if field.is_repeated]
     nodes_field = next((field.name for field in repeated if field.name in NODE_FIELDS), None)
     inner = [
-        (field.name, _limits(field.message_type))
-        for field in repeated
+        (field.name, field.is_repeated, _limits(field.message_type))
+        for field in descriptor.fields
         if field.message_type is not None
     ]
     return _Limits(
         nodes_field,
         tuple((field.name, *declared_bound(field)) for field in repeated),
-        tuple((name, limits) for name, limits in inner if limits.fields),
+        tuple(entry for entry in inner if entry[2].bind),
     )
 
 

@@ -40,6 +40,8 @@ def encode_reply(reply: DraftReply) -> pb.DraftReply:
         encoded = pb.DraftReply(
             drafts=[_encode_draft(draft) for draft in reply.drafts],
             weights_version=reply.weights_version,
+            noise_hits=reply.noise_hits,
+            noise_misses=reply.noise_misses,
         )
     check_bounds(encoded)
     return encoded
@@ -49,7 +51,10 @@ def decode_reply(encoded: pb.DraftReply) -> DraftReply:
     """Raises ProtocolError if the reply breaks a bound or a tree is malformed."""
     check_bounds(encoded)
     return DraftReply(
-        tuple(_decode_draft(draft) for draft in encoded.drafts), encoded.weights_version
+        tuple(_decode_draft(draft) for draft in encoded.drafts),
+        encoded.weights_version,
+        encoded.noise_hits,
+        encoded.noise_misses,
     )
 
 

@@ -63,6 +63,10 @@ class DraftReply:
     drafts: tuple[SessionDraft, ...] = ()
     weights_version: int = 0
     """Of the weights that drew them."""
+    noise_hits: int = 0
+    """How often a position's noise was at hand."""
+    noise_misses: int = 0
+    """How often it had to be computed."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
     ├── ConfigError           a configuration is wrong; carries every mistake at once
     ├── ModelError            a model, tokenizer or vocabulary that cannot be served
     ├── OverloadedError       no room now, try again later (HTTP 429)
+    ├── ExpiredError          it took longer than the server allows (HTTP 504)
     ├── UnavailableError      not ready, draining or recovering (HTTP 503)
     └── PeerError             another part of the cluster failed us
         ├── PeerUnavailable   it is gone or cannot be reached
@@ -69,6 +70,10 @@ class OverloadedError(TreeServeError):
 
     def __reduce__(self) -> tuple[type[OverloadedError], tuple[str, float]]:
         return type(self), (self.message, self.retry_after_s)
+
+
+class ExpiredError(TreeServeError):
+    """A request took longer than the server allows."""
 
 
 class UnavailableError(TreeServeError):

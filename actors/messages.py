@@ -1,10 +1,10 @@
 """What the request manager and the LLM ranks say to each other, as plain dataclasses.
 
 One ordered stream of `StepMessage`s goes to every rank; the last pipeline stage answers each with
-a `StepReply`. Inside a step the order is: commits (copy to contiguous slots) → releases → new
-requests (so a preempted one can come back under its number) → block grants → writes and the
-forward pass. Token IDs and per-token scalars only: nothing here has the size of the vocabulary or
-of a hidden state.
+a `StepReply`. Inside a step the order is: commits (copy to contiguous slots) → trims → releases →
+new requests (so a preempted one can come back under its number, with blocks that are filled
+already) → block grants → writes and the forward pass. Token IDs and per-token scalars only: nothing
+here has the size of the vocabulary or of a hidden state.
 
 `actors.wire` turns these into protos and back.
 """
@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree
+
+MAX_GRAMMAR_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,19 @@ class NewRequest:
     """Token ids that cannot be drawn before `sampling.min_tokens` output tokens (EOS, stops)."""
     num_logprobs: int | None = None
     """None: none wanted; k: the drawn token's log-probability and the top k at each node."""
+    reused_blocks: tuple[int, ...] = ()
+    """KV blocks that begin its block table and are full of its first tokens' KV already, computed
+    for another request or for this one before; nobody writes into them."""
+    token_ids: tuple[int, ...] = ()
+    """Prompt and output as they are now, if `needs_text`; what comes later is known from rows and
+    commits."""
+    grammar: str = ""
+    """What the output must follow, as source text (`actors.grammar`); empty for anything."""
+
+    @property
+    def needs_text(self) -> bool:
+        """True if its draws depend on which tokens came before."""
+        return self.sampling.penalizes or bool(self.grammar)
 
 
 @dataclass(frozen=True)
@@ -77,6 +92,8 @@ class StepMessage:
     group: int = 0
     """Which of the groups in flight this step belongs to (for traces)."""
     commits: tuple[KVCommit, ...] = ()
+    trims: tuple[int, ...] = ()
+    """Requests whose blocks beyond the last committed token are taken back."""
     releases: tuple[int, ...] = ()
     """Requests to forget; their blocks may be granted again from this very step on."""
     new: tuple[NewRequest, ...] = ()
@@ -108,6 +125,9 @@ class RowResult:
     logprobs: tuple[float, ...] = ()
     """Of the drawn token (or of `scored_ids`), from the raw logits; empty if not wanted."""
     top: tuple[TopLogprobs, ...] = ()
+    failed_outputs: tuple[int, ...] = ()
+    """Output nodes, by their number among these, that the request's grammar forbids, or at which
+    it needed too much work: what was drawn there means nothing."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +142,10 @@ class StepReply:
     """Seconds spent inside the model's forward pass."""
     sample_s: float = 0.0
     """Seconds spent choosing tokens from the logits."""
+    noise_hits: int = 0
+    """How often a position's noise was at hand."""
+    noise_misses: int = 0
+    """How often it had to be computed."""
 
 
 @dataclass(frozen=True)

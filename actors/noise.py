@@ -145,6 +145,12 @@ class NoiseSource:
         noise.flags.writeable = False
         return noise
 
+    def take_counts(self) -> tuple[int, int]:
+        """How often a position was remembered and how often computed, since the last call."""
+        counts = self.hits, self.misses
+        self.hits = self.misses = 0
+        return counts
+
     def _room(self) -> Gumbel:
         """A block for one more position: the oldest one's, unless somebody still looks at it."""
         if len(self._entries) >= self._capacity:

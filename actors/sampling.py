@@ -10,6 +10,10 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
 
 from actors.errors import InputError
 
@@ -18,6 +22,10 @@ GREEDY_TEMPERATURE = 1e-5
 float32 logits can hold apart, and their division by the temperature would overflow."""
 
 MAX_TEMPERATURE = 100.0
+MAX_PENALTY = 2.0
+MAX_REPETITION_PENALTY = 100.0
+MAX_BIAS = 100.0
+MAX_BIASED_TOKENS = 1024
 SEED_SPACE = 1 << 64
 
 
@@ -32,6 +40,11 @@ class SamplingParams:
         min_p: keep tokens at least this fraction as probable as the best one, in [0, 1].
         min_tokens: EOS and stop tokens cannot be drawn before this many output tokens.
         seed: 64-bit key of the shared noise.
+        repetition_penalty: above 1 makes tokens of prompt and output less likely: their logits are
+            divided by it where positive, multiplied where negative (Keskar et al. 2019, "CTRL").
+        frequency_penalty: taken off a token's logit for each time that it stands in the output.
+        presence_penalty: taken off once if it stands in the output at all.
+        logit_bias: (token id, what to add to its logit), each token once.
 
     Raises:
         InputError: naming the first field that is out of range.
@@ -43,10 +56,15 @@ class SamplingParams:
     min_p: float = 0.0
     min_tokens: int = 0
     seed: int = 0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if not math.isfinite(getattr(self, field.name)):
+            value = getattr(self, field.name)
+            if isinstance(value, int | float) and not math.isfinite(value):
                 raise InputError(f"{field.name} must be a finite number", field.name)
         _require(
             0.0 <= self.temperature <= MAX_TEMPERATURE,
@@ -58,15 +76,53 @@ class SamplingParams:
         _require(0.0 <= self.min_p <= 1.0, "min_p", "must be between 0 and 1")
         _require(0 <= self.min_tokens < 1 << 31, "min_tokens", "must not be negative")
         _require(0 <= self.seed < SEED_SPACE, "seed", "must be in [0, 2^64)")
+        _require(
+            0.0 < self.repetition_penalty <= MAX_REPETITION_PENALTY,
+            "repetition_penalty",
+            f"must be above 0 and at most {MAX_REPETITION_PENALTY:g}",
+        )
+        for name in ("frequency_penalty", "presence_penalty"):
+            _require(
+                abs(getattr(self, name)) <= MAX_PENALTY,
+                name,
+                f"must be between -{MAX_PENALTY:g} and {MAX_PENALTY:g}",
+            )
+        self._check_bias()
 
     @property
     def is_greedy(self) -> bool:
         return self.temperature <= GREEDY_TEMPERATURE
 
     @property
+    def penalizes(self) -> bool:
+        """True if a draw depends on which tokens came before."""
+        return (self.repetition_penalty, self.frequency_penalty, self.presence_penalty) != (1, 0, 0)
+
+    @cached_property
+    def bias_arrays(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """The biased tokens, and what is added to their logits."""
+        ids, values = zip(*self.logit_bias, strict=True) if self.logit_bias else ((), ())
+        return np.asarray(ids, dtype=np.int64), np.asarray(values, dtype=np.float32)
+
+    @property
     def truncates(self) -> bool:
         """True if some token may be cut off before the draw."""
         return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+
+    def _check_bias(self) -> None:
+        _require(
+            len(self.logit_bias) <= MAX_BIASED_TOKENS,
+            "logit_bias",
+            f"may name at most {MAX_BIASED_TOKENS} tokens",
+        )
+        for token, bias in self.logit_bias:
+            _require(token >= 0, "logit_bias", "must name tokens by their ids")
+            _require(abs(bias) <= MAX_BIAS, "logit_bias", f"must be within ±{MAX_BIAS:g}")
+        _require(
+            len({token for token, _ in self.logit_bias}) == len(self.logit_bias),
+            "logit_bias",
+            "names a token twice",
+        )
 
 
 def derived_seed(seed: int, choice: int) -> int:

@@ -18,6 +18,7 @@ from dataclasses import asdict
 from actors.bounds import check_bounds
 from actors.errors import InputError, ProtocolError
 from actors.messages import (
+    MAX_GRAMMAR_BYTES,
     KVCommit,
     LLMDescription,
     NewRequest,
@@ -34,6 +35,8 @@ from protos import speculation_pb2 as pb
 
 def encode_step(message: StepMessage) -> pb.StepMessage:
     """Raises ProtocolError if `message` breaks a bound or a number does not fit its field."""
+    for new in message.new:
+        _check_grammar(new.grammar)
     with naming("StepMessage"):
         encoded = pb.StepMessage(
             epoch=message.epoch,
@@ -43,6 +46,7 @@ def encode_step(message: StepMessage) -> pb.StepMessage:
                 pb.KVCommit(request_id=commit.request_id, kept_nodes=commit.kept_nodes)
                 for commit in message.commits
             ],
+            trims=message.trims,
             releases=message.releases,
             new=[_encode_new(new) for new in message.new],
             rows=[_encode_row(row) for row in message.rows],
@@ -61,6 +65,7 @@ def decode_step(encoded: pb.StepMessage) -> StepMessage:
         commits=tuple(
             KVCommit(commit.request_id, tuple(commit.kept_nodes)) for commit in encoded.commits
         ),
+        trims=tuple(encoded.trims),
         releases=tuple(encoded.releases),
         new=tuple(_decode_new(new) for new in encoded.new),
         rows=tuple(_decode_row(row) for row in encoded.rows),
@@ -76,6 +81,8 @@ def encode_reply(reply: StepReply) -> pb.StepReply:
             results=[_encode_result(result) for result in reply.results],
             forward_s=reply.forward_s,
             sample_s=reply.sample_s,
+            noise_hits=reply.noise_hits,
+            noise_misses=reply.noise_misses,
         )
     check_bounds(encoded)
     return encoded
@@ -90,6 +97,8 @@ def decode_reply(encoded: pb.StepReply) -> StepReply:
         results=tuple(_decode_result(result) for result in encoded.results),
         forward_s=encoded.forward_s,
         sample_s=encoded.sample_s,
+        noise_hits=encoded.noise_hits,
+        noise_misses=encoded.noise_misses,
     )
 
 
@@ -114,11 +123,18 @@ def encode_sampling(sampling: SamplingParams) -> pb.SamplingParams:
         min_p=sampling.min_p,
         min_tokens=sampling.min_tokens,
         seed=sampling.seed,
+        repetition_penalty=sampling.repetition_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        presence_penalty=sampling.presence_penalty,
+        bias_ids=[token for token, _ in sampling.logit_bias],
+        biases=[bias for _, bias in sampling.logit_bias],
     )
 
 
 def decode_sampling(encoded: pb.SamplingParams) -> SamplingParams:
     """Raises ProtocolError naming the parameter that is out of range."""
+    if len(encoded.bias_ids) != len(encoded.biases):
+        raise ProtocolError("SamplingParams.bias_ids and .biases differ in length")
     try:
         return SamplingParams(
             temperature=encoded.temperature,
@@ -127,6 +143,10 @@ def decode_sampling(encoded: pb.SamplingParams) -> SamplingParams:
             min_p=encoded.min_p,
             min_tokens=encoded.min_tokens,
             seed=encoded.seed,
+            repetition_penalty=encoded.repetition_penalty,
+            frequency_penalty=encoded.frequency_penalty,
+            presence_penalty=encoded.presence_penalty,
+            logit_bias=tuple(zip(encoded.bias_ids, encoded.biases, strict=True)),
         )
     except InputError as error:
         raise ProtocolError(f"SamplingParams.{error.message}") from error
@@ -154,16 +174,28 @@ def _encode_new(new: NewRequest) -> pb.NewRequest:
         sampling=encode_sampling(new.sampling),
         banned_early=new.banned_early,
         num_logprobs=new.num_logprobs,
+        reused_blocks=new.reused_blocks,
+        token_ids=new.token_ids,
+        grammar=new.grammar,
     )
 
 
+def _check_grammar(source: str) -> None:
+    if len(source.encode()) > MAX_GRAMMAR_BYTES:
+        raise ProtocolError(f"NewRequest.grammar has more than {MAX_GRAMMAR_BYTES} bytes")
+
+
 def _decode_new(encoded: pb.NewRequest) -> NewRequest:
+    _check_grammar(encoded.grammar)
     return NewRequest(
         request_id=encoded.request_id,
         prompt_len=encoded.prompt_len,
         sampling=decode_sampling(encoded.sampling),
         banned_early=tuple(encoded.banned_early),
         num_logprobs=encoded.num_logprobs if encoded.HasField("num_logprobs") else None,
+        reused_blocks=tuple(encoded.reused_blocks),
+        token_ids=tuple(encoded.token_ids),
+        grammar=encoded.grammar,
     )
 
 
@@ -217,6 +249,7 @@ def _encode_result(result: RowResult) -> pb.RowResult:
         num_top=num_top,
         top_ids=[token for top in result.top for token in top.token_ids],
         top_logprobs=[logprob for top in result.top for logprob in top.logprobs],
+        failed_outputs=result.failed_outputs,
     )
     _check_result(encoded)
     return encoded
@@ -229,6 +262,7 @@ def _decode_result(encoded: pb.RowResult) -> RowResult:
         drawn_ids=tuple(encoded.drawn_ids),
         logprobs=tuple(encoded.logprobs),
         top=_decode_top(encoded) if encoded.HasField("num_top") else (),
+        failed_outputs=tuple(encoded.failed_outputs),
     )
 
 

@@ -1,93 +1,169 @@
-"""`treeserve bench`: single steps beside the floor, then modes of speculation over HTTP.
+"""`treeserve bench`: steps, trees and draft calls alone, then modes of speculation over HTTP.
 
-Two processes, one after the other, so that neither disturbs the other: `cluster.bench.steps`, and a
-server of the configuration's own. Prints tables, then one JSON line.
+One process after the other, so that none disturbs another: what a rank and a draft model do alone,
+then a server of the configuration's own. Prints tables, then one JSON line.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from actors.errors import PeerError
-from cluster.bench.modes import ALL_TASKS, ModeResult, Workload, modes_of, run_alone, run_together
+from actors.errors import InputError, PeerError
+from cluster.bench import tables
+from cluster.bench.acceptance import acceptance_of
+from cluster.bench.modes import PLAIN, ModeResult, Workload, modes_of, run_alone, run_together
+from cluster.bench.noise_use import noise_use
+from cluster.bench.prediction import Prediction, finding, predict
 from cluster.bench.prompts import SAMPLE, load_prompts
 from cluster.bench.server import running_server
 from cluster.config import Config, load_config
-from cluster.models import resolve_model
+from cluster.models import resolve_draft_model, resolve_model
 
-Table = dict[str, dict[str, dict[str, float | None]]]
-"""Mode, then task, then figure."""
+Report = dict[str, Any]
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, and return the exit status."""
     config = load_config(arguments.config)
-    prompts = load_prompts(arguments.prompts or SAMPLE, arguments.per_task)
-    workload = Workload(prompts, arguments.max_tokens, arguments.temperature)
-    report: dict[str, Any] = {"steps": _measure_steps(config, arguments.context)}
-    _print_steps(report["steps"])
-    modes = modes_of(config.speculation.drafters)
+    # What is wrong is better told now than when much has been measured.
+    load_prompts(arguments.prompts or SAMPLE, arguments.per_task, arguments.limit)
+    modes_of(config.speculation.drafters, arguments.modes)
+    if arguments.json is not None:
+        _write(arguments.json, "")
+    report: Report = {}
+    for part in arguments.parts or PARTS:
+        report |= PARTS[part](config, arguments)
+    text = json.dumps(report)
+    print(text)
+    if arguments.json is not None:
+        _write(arguments.json, f"{text}\n")
+    return 0
+
+
+def _steps(config: Config, arguments: argparse.Namespace) -> Report:
+    figures = _measured("steps", config, arguments)
+    tables.print_steps(figures)
+    return {"steps": figures}
+
+
+def _verification(config: Config, arguments: argparse.Namespace) -> Report:
+    options = ["--batches", *map(str, arguments.batches), "--widths", *map(str, arguments.widths)]
+    figures = _measured("verification", config, arguments, *options)
+    tables.print_verification(figures)
+    return {"verification": figures}
+
+
+def _draft_calls(config: Config, arguments: argparse.Namespace) -> Report:
+    """Of every draft model, at every temperature."""
+    figures = []
+    for ssm in config.ssms:
+        more = ssm.model_dump(mode="json", exclude={"path", "replicas"})
+        for temperature in arguments.temperature:
+            options = [str(resolve_draft_model(ssm.path)), "--ssm", json.dumps(more)]
+            options += ["--temperature", str(temperature)]
+            calls = _measured("draft_calls", config, arguments, *options)
+            figures.append({"ssm": ssm.path, "temperature": temperature, "sessions": calls})
+    tables.print_draft_calls(figures)
+    return {"draft_calls": figures}
+
+
+def _modes(config: Config, arguments: argparse.Namespace) -> Report:
+    """Every temperature on one server."""
+    prompts = load_prompts(arguments.prompts or SAMPLE, arguments.per_task, arguments.limit)
+    modes = modes_of(config.speculation.drafters, arguments.modes)
+    serving = []
     with (
         tempfile.TemporaryDirectory() as folder,
         running_server(arguments.config, Path(folder) / "server.log") as url,
     ):
-        results = asyncio.run(run_alone(url, workload, modes))
-        report["tokens_per_s"] = asyncio.run(run_together(url, workload, modes, arguments.streams))
-    report["modes"] = _table(results)
-    _print_modes(report["modes"])
-    print(f"\noutput tokens/s with {arguments.streams} streams: " + _pairs(report["tokens_per_s"]))
-    print(json.dumps(report))
-    return 0
+        for temperature in arguments.temperature:
+            repeats = arguments.seeds if temperature > 0.0 else 1
+            workload = Workload(prompts, arguments.max_tokens, temperature, repeats)
+            results = asyncio.run(run_alone(url, workload, modes))
+            report = _mode_report(results) | {"temperature": temperature, "num_seeds": repeats}
+            if arguments.streams:
+                together = asyncio.run(run_together(url, workload, modes, arguments.streams))
+                report["num_streams"] = arguments.streams
+                report["streams"] = {m: dataclasses.asdict(one) for m, one in together.items()}
+            tables.print_serving(report)
+            serving.append(report)
+    return {"serving": serving}
 
 
-def _measure_steps(config: Config, num_context: int) -> dict[str, float]:
-    path = resolve_model(config.model.path)
-    command = [sys.executable, "-m", "cluster.bench.steps", str(path)]
-    command += ["--dtype", config.model.dtype, "--context", str(num_context)]
+PARTS: Mapping[str, Callable[[Config, argparse.Namespace], Report]] = {
+    "steps": _steps,
+    "verification": _verification,
+    "draft_calls": _draft_calls,
+    "modes": _modes,
+}
+
+
+def _measured(
+    name: str, config: Config, arguments: argparse.Namespace, *options: str
+) -> dict[str, Any]:
+    """What a module of `cluster.bench` prints when it is run on the configuration's LLM."""
+    command = [sys.executable, "-m", f"cluster.bench.{name}", str(resolve_model(config.model.path))]
+    command += [*options, "--dtype", config.model.dtype, "--context", str(arguments.context)]
+    if arguments.rounds is not None:
+        command += ["--rounds", str(arguments.rounds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise PeerError(f"measuring steps failed:\n{done.stderr[-2000:]}")
-    steps: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return steps
+        raise PeerError(f"measuring {name} failed:\n{done.stderr[-2000:]}")
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
-def _table(results: Mapping[str, ModeResult]) -> Table:
-    return {
+def _mode_report(results: Mapping[str, ModeResult]) -> Report:
+    """All that the answers and counters of the modes tell."""
+    totals = {mode: result.totals() for mode, result in results.items()}
+    drafted = {mode: sums.counts for mode, sums in totals.items() if sums and mode != PLAIN}
+    foretold = {
         mode: {
-            task: result.summary(task)
-            for task in (ALL_TASKS, *dict.fromkeys(prompt.task for prompt in result.prompts))
+            task: prediction
+            for task in result.tasks
+            if (prediction := _prediction(results[PLAIN], result, task)) is not None
         }
         for mode, result in results.items()
+        if mode != PLAIN
+    }
+    return {
+        "modes": {
+            mode: {task: result.summary(task) for task in result.tasks}
+            for mode, result in results.items()
+        },
+        "acceptance": {
+            mode: {name: found.report() for name, found in acceptance_of(counts).items()}
+            for mode, counts in drafted.items()
+        },
+        "speed_up": {
+            mode: {task: prediction.report() for task, prediction in by_task.items()}
+            for mode, by_task in foretold.items()
+        },
+        "findings": [
+            finding(mode, next(iter(by_task.values())))
+            for mode, by_task in foretold.items()
+            if by_task
+        ],
+        "noise": {mode: noise_use(sums) for mode, sums in totals.items() if sums},
     }
 
 
-def _print_steps(steps: Mapping[str, float]) -> None:
-    print("milliseconds by nodes in a step")
-    counts = [int(name.split("_")[1]) for name in steps if name.startswith("floor_")]
-    print(f"{'':>14}" + "".join(f"{count:>9}" for count in counts))
-    for kind in ("floor", "forward", "step"):
-        print(f"{kind:>14}" + "".join(f"{steps[f'{kind}_{count}_ms']:9.2f}" for count in counts))
-    print(f"{'transformers':>14}{steps['transformers_1_ms']:9.2f}")
+def _prediction(plain: ModeResult, mode: ModeResult, task: str) -> Prediction | None:
+    before, after = plain.totals(task), mode.totals(task)
+    return predict(before, after) if before and after else None
 
 
-def _print_modes(table: Table) -> None:
-    columns = list(next(iter(next(iter(table.values())).values())))
-    print(f"\n{'mode':>16} {'task':>16}" + "".join(f"{name:>28}" for name in columns))
-    for mode, tasks in table.items():
-        for task, figures in tasks.items():
-            cells = "".join(
-                f"{'-':>28}" if value is None else f"{value:28.2f}" for value in figures.values()
-            )
-            print(f"{mode:>16} {task:>16}{cells}")
-
-
-def _pairs(figures: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.0f}" for name, value in figures.items())
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}", "--json") from error

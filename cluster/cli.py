@@ -72,18 +72,58 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, metavar="CONFIG", help="configuration file (YAML)")
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Single steps beside the floor and beside transformers, then modes of speculation over "
-        "HTTP against a server of their own, all in one run. Tables, then one JSON line."
+        "Single steps beside the floor and beside transformers; trees against sequences; calls of "
+        "the draft model; then modes of speculation over HTTP on a server of their own, with "
+        "acceptance by depth and foretold speed-up. Tables, then one JSON line."
     )
     _add_config(parser)
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="default: a few of our own")
-    parser.add_argument("--per-task", type=int, default=10, metavar="N", help="default: 10")
-    parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="default: 128")
-    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="default: 0")
-    parser.add_argument("--context", type=int, default=256, metavar="N", help="of single steps")
-    parser.add_argument("--streams", type=int, default=8, metavar="N", help="open at once")
+    number: dict[str, Any] = {"type": _positive, "metavar": "N"}
+    parser.add_argument("--per-task", default=10, **number, help="prompts; default: 10")
+    parser.add_argument("--limit", **number, help="prompts of all tasks together")
+    parser.add_argument("--max-tokens", default=128, **number, help="default: 128")
+    parser.add_argument(
+        "--temperature", type=float, nargs="+", default=[0.0], metavar="T", help="default: 0"
+    )
+    parser.add_argument("--seeds", default=1, **number, help="of each prompt at T > 0; default: 1")
+    parser.add_argument("--context", default=256, **number, help="of single steps; default: 256")
+    parser.add_argument("--rounds", **number, help="of what is measured without a server")
+    parser.add_argument(
+        "--batches",
+        type=_positive,
+        nargs="+",
+        default=[1, 2, 4, 8, 16],
+        metavar="N",
+        help="requests with a tree each; default: 1 2 4 8 16",
+    )
+    parser.add_argument(
+        "--widths",
+        type=_positive,
+        nargs="+",
+        default=[1, 1, 3, 1, 1, 1, 1, 1],
+        metavar="K",
+        help="of those trees, by depth; default: 1 1 3 1 1 1 1 1",
+    )
+    parser.add_argument(
+        "--streams", type=int, default=8, metavar="N", help="open at once; 0: none; default: 8"
+    )
+    parser.add_argument("--modes", nargs="+", metavar="MODE", help="plain, a drafter, merged; all")
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=["steps", "verification", "draft_calls", "modes"],
+        help="what to measure; default: all",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON line there too")
 
 
 def _add_tune(parser: argparse.ArgumentParser) -> None:
@@ -98,17 +138,27 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", **files, help="answers of this LLM as token ids (JSON lines)")
     parser.add_argument("--prompts", **files, help="prompts or passages to answer (JSON lines)")
     parser.add_argument("--own-prompts", default=2000, **number, help="of ours; default: 2000")
+    parser.add_argument("--answer-tokens", default=128, **number, help="of one; default: 128")
     parser.add_argument("--generate-tokens", **number, help="stop answering after so many")
+    parser.add_argument(
+        "--records", **{**files, "metavar": "DIR"}, help="earlier --out folders: their answers too"
+    )
     parser.add_argument("--sampled", type=float, default=0.15, metavar="SHARE", help="at T = 1")
     parser.add_argument("--evaluate", **files, help="prompts to measure on, never learnt from")
     parser.add_argument(
         "--terms", nargs="+", default=[], metavar="SET=TEXT", help="for the card: origin, licence"
+    )
+    parser.add_argument(
+        "--init", type=Path, metavar="DIR", help="a draft whose weights to start from"
     )
     parser.add_argument("--width", default=256, **number, help="default: 256")
     parser.add_argument("--layers", default=2, **number, help="default: 2")
     parser.add_argument("--ff", default=672, **number, help="width of the MLP; default: 672")
     parser.add_argument("--cut", default=12288, **number, help="words it can draft; default: 12288")
     parser.add_argument("--steps", default=1500, **number, help="default: 1500")
+    parser.add_argument(
+        "--matrix-rate", type=float, default=0.01, metavar="R", help="Muon's; default: 0.01"
+    )
     parser.add_argument("--minutes", type=float, metavar="M", help="train at most so long")
     parser.add_argument("--seed", default=0, **number)
 

@@ -29,6 +29,7 @@ from actors.request_manager.drafters import SSM
 from actors.ssm.config import SSMConfig
 
 Port = Annotated[int, Field(ge=1, le=65535)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class ModelConfig(BaseModel):
@@ -84,23 +85,31 @@ class ApiConfig(BaseModel):
 
     Attributes:
         host, port: where to listen; loopback by default.
-        api_keys_file: None; keys are not supported yet.
+        api_keys_file: a file with one API key a line; None lets everybody in.
+        max_requests_per_key: outputs of one key that may run or wait at one time; None for any.
         replicas: number of ingresses; only 1 is built.
+        max_body_bytes: a longer request body is refused.
+        max_connections: open connections; more are refused.
+        receive_timeout_s: a client has so long to send the head of a request, and as long again for
+            its body.
+        write_timeout_s: a client that takes nothing of its answer for so long is treated as gone.
+        request_timeout_s: an answer that is not complete by then is given up; None for never.
+        drain_timeout_s: how long after SIGTERM answers that have begun may go on.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     port: Port = 8000
-    api_keys_file: str | None = None
+    api_keys_file: Annotated[str, Field(min_length=1)] | None = None
+    max_requests_per_key: Annotated[int, Field(ge=1)] | None = None
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
-
-    @field_validator("api_keys_file")
-    @classmethod
-    def _no_keys_yet(cls, value: str | None) -> str | None:
-        if value is not None:
-            raise ValueError("API keys are not built yet; leave it null")
-        return value
+    max_body_bytes: Annotated[int, Field(ge=1024)] = 4 << 20
+    max_connections: Annotated[int, Field(ge=1)] = 2048
+    receive_timeout_s: Seconds = 30.0
+    write_timeout_s: Seconds = 60.0
+    request_timeout_s: Seconds | None = None
+    drain_timeout_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
 
     @field_validator("replicas")
     @classmethod

@@ -69,11 +69,11 @@ async def launch(config: Config) -> Launched:
             ray_api.use_placement_group, placement.bundles, STRATEGY, PLACEMENT_TIMEOUT_S
         )
         resources.callback(group.remove)
-        ranks = ActorGroup(
-            "LLMRank", _rank_makers(config, folder, placement), placement.rank_places, group
-        )
+        patience_s = config.llm.start_timeout_s
+        makers = _rank_makers(config, folder, placement)
+        ranks = ActorGroup("LLMRank", makers, placement.rank_places, group, patience_s)
         ssms = [
-            ActorGroup("DraftModel", [_ssm_maker(config, ssm, folder)], [place], group)
+            ActorGroup("DraftModel", [_ssm_maker(config, ssm, folder)], [place], group, patience_s)
             for ssm, place in zip(config.ssms, placement.ssm_places, strict=True)
         ]
         for actors in (ranks, *ssms):
@@ -87,8 +87,8 @@ async def launch(config: Config) -> Launched:
         resources.push_async_callback(client.close)
         description = await client.describe()
         _check_vocabulary(vocabulary, description)
-        drafters = await _drafters(config, description, ssms, ssm_addresses, resources)
         metrics = Metrics(CollectorRegistry(), config.model.name)
+        drafters = await _drafters(config, description, ssms, ssm_addresses, metrics, resources)
         engine = Engine(
             client,
             description,
@@ -116,6 +116,7 @@ async def _drafters(
     llm: LLMDescription,
     ssms: Sequence[ActorGroup],
     addresses: Sequence[Sequence[str]],
+    metrics: Metrics,
     resources: AsyncExitStack,
 ) -> list[Drafter]:
     """The drafters in the order of the configuration."""
@@ -126,7 +127,12 @@ async def _drafters(
             drafters.append(DRAFTERS[name]())
             continue
         for actors, (address,) in zip(ssms, addresses, strict=True):
-            drafter = SSMDrafter(address, functools.partial(_restart, actors), deadline_s)
+            drafter = SSMDrafter(
+                address,
+                functools.partial(_restart, actors),
+                deadline_s,
+                functools.partial(metrics.noise_used, SSM),
+            )
             resources.push_async_callback(drafter.close)
             tuned_for = (await drafter.describe()).llm_weights_hash
             if tuned_for != llm.weights_hash:
@@ -164,6 +170,7 @@ def _make_rank(config: Config, folder: Path, device: str) -> LLMActor:
         kv_block_tokens=config.scheduler.kv_block_tokens,
         kv_memory_bytes=None if memory == "auto" else memory,
         llm=config.llm,
+        vocabulary=functools.partial(load_vocabulary, folder),
     )
     return LLMActor(functools.partial(load_rank, options), ports=_ports(config))
 

@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.generation import FinishReason
 from actors.request_manager.ports import StepRecord
 
 NODE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+DEPTH_BUCKETS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 LATENCY_BUCKETS_S = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
 )  # fmt: skip
@@ -44,6 +46,15 @@ class Metrics:
         self._waiting = make.gauge("treeserve_requests_waiting", "Requests in the queue.")
         self._kv_used = make.gauge("treeserve_kv_blocks_used", "KV blocks in use.")
         self._kv_total = make.gauge("treeserve_kv_blocks_total", "KV blocks that there are.")
+        self._queried = make.counter(
+            "treeserve_prefix_cache_queries", "Tokens looked up in the prefix cache."
+        )
+        self._reused = make.counter(
+            "treeserve_prefix_cache_hits", "Tokens whose KV was found in the prefix cache."
+        )
+        self._preemptions = make.counter(
+            "treeserve_preemptions", "Requests whose KV was given up for others."
+        )
         self._prompt_tokens = make.counter(
             "treeserve_prompt_tokens", "Prompt tokens of the requests that ended."
         )
@@ -59,6 +70,34 @@ class Metrics:
         )
         self._tree_nodes = make.histogram(
             "treeserve_tree_nodes", "Draft nodes in the trees of one LLM step.", NODE_BUCKETS
+        )
+        self._tree_depth = make.histogram(
+            "treeserve_tree_depth",
+            "Drafts on the longest path of one request's tree.",
+            DEPTH_BUCKETS,
+        )
+        self._reached = make.counters(
+            "treeserve_depth_reached",
+            "Requests' steps that accepted a draft at every depth above this one, from 0.",
+            "depth",
+        )
+        self._offered = make.counters(
+            "treeserve_depth_offered", "Those of them that had a draft to verify there.", "depth"
+        )
+        self._offered_by = make.counters(
+            "treeserve_depth_offered_by_drafter", "The same for each proposer.", "drafter", "depth"
+        )
+        self._accepted_by = make.counters(
+            "treeserve_depth_accepted_by_drafter",
+            "Drafts accepted at a depth, for each proposer.",
+            "drafter",
+            "depth",
+        )
+        self._noise = make.counters(
+            "treeserve_noise_positions",
+            "Positions whose noise was needed, by who needed it and whether it was at hand.",
+            "part",
+            "cache",
         )
         self._first_token = make.histogram(
             "treeserve_time_to_first_token_seconds",
@@ -122,12 +161,22 @@ class Metrics:
 
     def step_done(self, record: StepRecord) -> None:
         self._steps.inc()
+        self._queried.inc(record.queried_tokens)
+        self._reused.inc(record.reused_tokens)
+        self._preemptions.inc(record.preemptions)
         for phase, seconds in record.phase_s.items():
             self._phases(phase).observe(seconds)
         self._phases("forward").observe(record.forward_s)
         self._phases("sample").observe(record.sample_s)
+        self.noise_used("llm", record.noise_hits, record.noise_misses)
+        self._count_depths(record.depths)
         if record.num_draft_nodes:
             self._count_drafts(record)
+
+    def noise_used(self, part: str, hits: int, misses: int) -> None:
+        """A part (`llm`, `ssm`) had a position's noise at hand, or computed it, so many times."""
+        self._noise(part, "hit").inc(hits)
+        self._noise(part, "miss").inc(misses)
 
     def gauges(self, running: int, waiting: int, kv_blocks_used: int, kv_blocks_total: int) -> None:
         self._running.set(running)
@@ -146,6 +195,18 @@ class Metrics:
             reached = sum(accepted > depth for accepted in record.accepted_depths)
             self._accepted_at(str(depth)).inc(reached)
 
+    def _count_depths(self, depths: DepthCounts) -> None:
+        for depth, count in depths.reached.items():
+            self._reached(str(depth)).inc(count)
+        for depth, count in depths.offered.items():
+            self._offered(str(depth)).inc(count)
+        for (drafter, depth), count in depths.offered_by.items():
+            self._offered_by(drafter, str(depth)).inc(count)
+        for (drafter, depth), count in depths.accepted_by.items():
+            self._accepted_by(drafter, str(depth)).inc(count)
+        for depth in depths.tree_depths.elements():
+            self._tree_depth.observe(depth)
+
 
 def _add_all(counters: Callable[[str], Counter], counts: Mapping[str, int]) -> None:
     for name, count in counts.items():
@@ -153,8 +214,8 @@ def _add_all(counters: Callable[[str], Counter], counts: Mapping[str, int]) -> N
 
 
 class _Maker:
-    """Makes metrics that all carry the label `model_name`; those with one more label as a function
-    from that label's value."""
+    """Makes metrics that all carry the label `model_name`; those with more labels as a function
+    from those labels' values."""
 
     def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
         self._registry = registry
@@ -170,9 +231,9 @@ class _Maker:
         family = Histogram(name, text, ["model_name"], registry=self._registry, buckets=buckets)
         return family.labels(self._model_name)
 
-    def counters(self, name: str, text: str, label: str) -> Callable[[str], Counter]:
-        family = Counter(name, text, ["model_name", label], registry=self._registry)
-        return lambda value: family.labels(self._model_name, value)
+    def counters(self, name: str, text: str, *labels: str) -> Callable[..., Counter]:
+        family = Counter(name, text, ["model_name", *labels], registry=self._registry)
+        return lambda *values: family.labels(self._model_name, *values)
 
     def histograms(
         self, name: str, text: str, buckets: tuple[float, ...], label: str

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -32,6 +33,11 @@ from whoever works between two steps: manager, draft model, ingress."""
 
 EXIT_GRACE_S = 10.0
 """How long the cluster's processes may take to end by themselves."""
+
+LOST_GRACE_S = 2.0
+"""What Ray may take to let go of a cluster that is broken."""
+
+DAEMONS = ("gcs_server", "raylet")
 
 ENVIRONMENT = {
     # Takes 127.0.0.1 for this node's address, despite the name; daemons then bind to it alone.
@@ -86,25 +92,58 @@ def start_cluster(num_cpus: int) -> None:
         raise PeerError(f"Ray cannot be started: {error}") from error
 
 
+def is_alive() -> bool:
+    """True while the daemons of the cluster that we started run."""
+    names = set()
+    for daemon in _daemons():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            names.add(daemon.name())
+    return names.issuperset(DAEMONS)
+
+
 def stop_cluster() -> None:
-    """Disconnect, and end every process of the cluster; does nothing if there is none."""
+    """Disconnect, and end every process of the cluster; does nothing if there is none.
+
+    Of a cluster that has lost a daemon, Ray would wait for answers that do not come: its processes
+    are killed, and Ray is left to itself.
+    """
     import ray
 
     processes = _cluster_processes()
+    if processes and not is_alive():
+        _kill(processes)
+        leaving = threading.Thread(target=ray.shutdown, daemon=True)
+        leaving.start()
+        leaving.join(LOST_GRACE_S)
+        return
     ray.shutdown()
     _, alive = psutil.wait_procs(processes, timeout=EXIT_GRACE_S)
-    for process in alive:
+    _kill(alive)
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
 
 
 def _cluster_processes() -> list[psutil.Process]:
-    """Ray's daemons are our children, its workers theirs."""
+    """The daemons and Ray's workers, which are their children."""
+    found = []
+    for daemon in _daemons():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [daemon, *daemon.children(recursive=True)]
+    return found
+
+
+def _daemons() -> list[psutil.Process]:
+    """Ray's daemons that live; they are our children."""
     found = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if any("/ray/" in part for part in child.cmdline()):
-                found += [child, *child.children(recursive=True)]
+            is_dead = child.status() == psutil.STATUS_ZOMBIE
+            if not is_dead and any("/ray/" in part for part in child.cmdline()):
+                found.append(child)
     return found
 
 

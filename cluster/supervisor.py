@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from actors.errors import PeerTimeout
 from cluster import ray_api
 from cluster.placement import Place
 
@@ -28,6 +29,7 @@ class ActorGroup:
         makers: for each process, what makes its body; run in the process itself.
         places: where they go.
         group: the reservation that `places` point into.
+        start_timeout_s: how long they may take to start.
     """
 
     def __init__(
@@ -36,17 +38,20 @@ class ActorGroup:
         makers: Sequence[BodyMaker],
         places: Sequence[Place],
         group: ray_api.PlacementGroup,
+        start_timeout_s: float,
     ) -> None:
         self._name = name
         self._makers = makers
         self._places = places
         self._group = group
+        self._start_timeout_s = start_timeout_s
         self._processes: list[ray_api.ActorProcess] = []
 
     async def start(self) -> list[str]:
         """Start every process; returns their addresses, in order.
 
         Raises:
+            PeerTimeout: one has not started in time; none is left running.
             TreeServeError: one cannot start; none is left running.
         """
         self._processes = [
@@ -54,7 +59,14 @@ class ActorGroup:
             for make, place in zip(self._makers, self._places, strict=True)
         ]
         try:
-            return list(await asyncio.gather(*(process.start() for process in self._processes)))
+            async with asyncio.timeout(self._start_timeout_s):
+                return list(await asyncio.gather(*(process.start() for process in self._processes)))
+        except TimeoutError:
+            self.kill()
+            raise PeerTimeout(
+                f"{self._name} has not started within {self._start_timeout_s:g} s "
+                "(llm.start_timeout_s)"
+            ) from None
         except BaseException:
             self.kill()
             raise

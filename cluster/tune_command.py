@@ -21,8 +21,9 @@ from actors.ssm.boost_tuning.card import TuningFacts, coverage_row, write_card
 from actors.ssm.boost_tuning.coverage import coverage, coverage_by_source
 from actors.ssm.boost_tuning.records import Record, RecordFolder, claim_folder
 from actors.ssm.boost_tuning.trainer import Progress, Recipe, Trainer
-from actors.ssm.folder import LLMIdentity, identify_llm, load_matrices, save_draft
+from actors.ssm.folder import LLMIdentity, identify_llm, load_draft, load_matrices, save_draft
 from actors.ssm.model import DraftModel, DraftShape
+from actors.weight_files import hash_files, weight_files
 from cluster.config import load_config
 from cluster.models import resolve_model
 from cluster.progress import ProgressLine
@@ -30,7 +31,7 @@ from cluster.tokenizer import load_tokenizer
 from cluster.tune_sets import SetOptions, evaluation_tasks, expand, training_tasks
 from cluster.tune_teacher import Task, Teacher
 
-ANSWER_TOKENS = 128
+ANSWERS = "answers"
 EVALUATION_TOKENS = 96
 BATCH_ANSWERS = 64
 CACHE_TOKENS = 49_152
@@ -47,10 +48,16 @@ def run(arguments: argparse.Namespace) -> int:
     folder = resolve_model(config.model.path)
     identity = identify_llm(folder)
     work: Path = arguments.out / "work"
-    claim_folder(work, {"llm": identity.weights_hash, "sets": repr(sets), "recipe": repr(recipe)})
-    training, evaluation = _answers(folder, identity, sets, arguments.generate_tokens, work)
+    initial = load_draft(arguments.init, folder)[0] if arguments.init else None
+    claim_folder(work, _settings(identity, sets, recipe, arguments))
+    training, evaluation = _answers(folder, identity, sets, arguments, work)
+    for earlier in arguments.records:
+        training += _earlier_answers(earlier, identity)
     learnt, held_out = _divide(training, recipe.seed)
-    model, progress = _train(recipe, folder, learnt, work / "checkpoint.safetensors")
+    trainer = Trainer(
+        recipe, load_matrices(folder), learnt, work / "checkpoint.safetensors", initial
+    )
+    model, progress = _train(trainer)
     facts = TuningFacts(
         llm_name=config.model.path,
         llm_hash=identity.weights_hash,
@@ -68,15 +75,30 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _settings(
+    identity: LLMIdentity, sets: SetOptions, recipe: Recipe, arguments: argparse.Namespace
+) -> dict[str, str]:
+    """What the work in a folder depends on."""
+    return {
+        "llm": identity.weights_hash,
+        "sets": repr(sets),
+        "recipe": repr(recipe),
+        "answer tokens": str(arguments.answer_tokens),
+        "init": hash_files(weight_files(arguments.init)) if arguments.init else "",
+        "records": repr(arguments.records),
+    }
+
+
 def _recipe(arguments: argparse.Namespace) -> Recipe:
     _require(arguments.width > 0 and arguments.width % 64 == 0, "--width", "a multiple of 64")
-    for name in ("layers", "ff", "cut", "steps"):
-        _require(getattr(arguments, name) > 0, f"--{name}", "above 0")
+    for name in ("layers", "ff", "cut", "steps", "answer_tokens", "matrix_rate"):
+        _require(getattr(arguments, name) > 0, f"--{name.replace('_', '-')}", "above 0")
     _require(arguments.minutes is None or arguments.minutes > 0, "--minutes", "above 0")
     return Recipe(
         shape=DraftShape(arguments.width, arguments.layers, arguments.ff),
         cut_size=arguments.cut,
         steps=arguments.steps,
+        matrix_rate=arguments.matrix_rate,
         seed=arguments.seed,
         minutes=arguments.minutes,
     )
@@ -107,18 +129,30 @@ def _require(holds: bool, name: str, what: str) -> None:
 
 
 def _answers(
-    folder: Path, identity: LLMIdentity, sets: SetOptions, most_tokens: int | None, work: Path
+    folder: Path,
+    identity: LLMIdentity,
+    sets: SetOptions,
+    arguments: argparse.Namespace,
+    work: Path,
 ) -> tuple[list[Record], list[Record]]:
     """Records to train on and to measure on; makes those that are not there yet."""
     loaded = load_tokenizer(folder)
     tasks = training_tasks(sets, loaded.tokenizer)
     teacher = Teacher(folder, loaded.vocabulary.eos_ids, CACHE_TOKENS)
-    training = RecordFolder(work / "answers", identity.weights_hash)
-    _fill(training, teacher, tasks, ANSWER_TOKENS, most_tokens, "answers")
+    training = RecordFolder(work / ANSWERS, identity.weights_hash)
+    most_tokens = arguments.generate_tokens
+    _fill(training, teacher, tasks, arguments.answer_tokens, most_tokens, "answers")
     evaluation = RecordFolder(work / "evaluation", identity.weights_hash)
     measured = evaluation_tasks(sets, loaded.tokenizer)
     _fill(evaluation, teacher, measured, EVALUATION_TOKENS, None, "evaluation answers")
     return training.read(), evaluation.read()
+
+
+def _earlier_answers(out: Path, identity: LLMIdentity) -> list[Record]:
+    """What another run of this command had the LLM answer."""
+    folder = out / "work" / ANSWERS
+    _require(folder.is_dir(), "--records", f"folders that this command wrote to, not {out}")
+    return RecordFolder(folder, identity.weights_hash).read()
 
 
 def _fill(
@@ -151,10 +185,7 @@ def _divide(records: Sequence[Record], seed: int) -> tuple[list[Record], list[Re
     return divided[num_held_out:], divided[:num_held_out]
 
 
-def _train(
-    recipe: Recipe, folder: Path, records: Sequence[Record], checkpoint: Path
-) -> tuple[DraftModel, Progress]:
-    trainer = Trainer(recipe, load_matrices(folder), records, checkpoint)
+def _train(trainer: Trainer) -> tuple[DraftModel, Progress]:
     line = ProgressLine("training")
     for progress in trainer.run():
         per_second = progress.answer_tokens / max(progress.trained_s, 1e-3)

@@ -7,17 +7,18 @@ the frame with the usage and no choices.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+import itertools
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from actors.request_manager.generation import GenerationEvent
 from actors.vocabulary import Vocabulary
 from deploy.backend import Backend, require_good_end
-from deploy.choices import GrowingChoice, Piece, total_stats
+from deploy.choices import GrowingChoice, Piece, cached_tokens, total_stats
+from deploy.openai_schema import StreamOptions
 from deploy.requests import Choice
 from deploy.responses import Json, ResponseFormat, speculation_metrics, to_json, usage
-from deploy.streaming import interleave
 
 DONE = b"data: [DONE]\n\n"
 
@@ -55,6 +56,7 @@ class Answer:
         envelope: Envelope,
         *,
         echo: bool,
+        num_shown: int,
         token_seen: Callable[[], None],
     ) -> None:
         self._backend = backend
@@ -62,6 +64,7 @@ class Answer:
         self._num_prompt_tokens = num_prompt_tokens
         self._form = form
         self._envelope = envelope
+        self._num_shown = num_shown
         self._token_seen = token_seen
 
     async def whole(self) -> bytes:
@@ -71,16 +74,27 @@ class Answer:
             async for place, event in events:
                 if (piece := self._growing[place].feed(event)) is not None:
                     pieces[place].join(piece)
+        finished = list(zip(self._growing, pieces, strict=True))
         choices = [
-            self._form.whole(growing.choice, piece)
-            for growing, piece in zip(self._growing, pieces, strict=True)
+            self._form.whole(replace(growing.choice, index=index), piece)
+            for index, (growing, piece) in enumerate(self._shown(finished))
         ]
         body = self._envelope.around(self._form.whole_object, choices)
         return to_json(body | {"usage": self._usage(), "metrics": self._metrics()})
 
-    async def frames(self, *, include_usage: bool) -> AsyncGenerator[bytes, None]:
+    def _shown(
+        self, finished: Sequence[tuple[GrowingChoice, Piece]]
+    ) -> Iterator[tuple[GrowingChoice, Piece]]:
+        """The outputs to show of each prompt: the most probable per token, if there are more."""
+        by_prompt = itertools.groupby(finished, key=lambda pair: id(pair[0].choice.prompt))
+        for _, candidates in by_prompt:
+            ranked = list(candidates)
+            if len(ranked) > self._num_shown:
+                ranked.sort(key=lambda pair: -pair[0].mean_logprob)
+            yield from ranked[: self._num_shown]
+
+    async def frames(self, options: StreamOptions) -> AsyncGenerator[bytes, None]:
         """Server-sent events, the closing `[DONE]` included. Raises what the backend raises."""
-        extra: Json = {"usage": None} if include_usage else {}
         opened: set[int] = set()
         shown: set[int] = set()
         num_running = len(self._growing)
@@ -90,22 +104,23 @@ class Answer:
                 if place not in opened:
                     opened.add(place)
                     if (opening := self._form.opening(growing.choice)) is not None:
-                        yield self._frame([opening], extra)
+                        yield self._frame([opening], self._usage_so_far(options))
                 if (piece := growing.feed(event)) is None:
                     continue
                 num_running -= piece.finish_reason is not None
                 choice = self._form.chunk(growing.choice, piece, first=place not in shown)
                 shown.add(place)
-                if num_running == 0 and not include_usage:
+                extra = self._usage_so_far(options)
+                if num_running == 0 and not options.include_usage:
                     extra = {"metrics": self._metrics()}
                 yield self._frame([choice], extra)
-        if include_usage:
+        if options.include_usage:
             yield self._frame([], {"usage": self._usage(), "metrics": self._metrics()})
         yield DONE
 
     async def _events(self) -> AsyncGenerator[tuple[int, GenerationEvent], None]:
-        streams = [self._backend.generate(growing.choice.request) for growing in self._growing]
-        async with aclosing(interleave(streams)) as events:
+        requests = [growing.choice.request for growing in self._growing]
+        async with aclosing(self._backend.generate(requests)) as events:
             async for place, event in events:
                 require_good_end(event)
                 if event.token_ids:
@@ -116,8 +131,15 @@ class Answer:
         body = self._envelope.around(self._form.chunk_object, choices)
         return b"data: " + to_json(body | extra) + b"\n\n"
 
+    def _usage_so_far(self, options: StreamOptions) -> Json:
+        """What a chunk that is not the last says of the usage."""
+        if not options.include_usage:
+            return {}
+        return {"usage": self._usage() if options.continuous_usage_stats else None}
+
     def _usage(self) -> Json:
-        return usage(self._num_prompt_tokens, sum(growing.num_tokens for growing in self._growing))
+        completion_tokens = sum(growing.num_tokens for growing in self._growing)
+        return usage(self._num_prompt_tokens, completion_tokens, cached_tokens(self._growing))
 
     def _metrics(self) -> Json:
         return speculation_metrics(total_stats([growing.stats for growing in self._growing]))

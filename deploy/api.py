@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
@@ -19,15 +19,23 @@ from starlette.responses import Response
 from actors.errors import InputError
 from actors.vocabulary import Vocabulary
 from deploy.answers import Answer, Envelope
+from deploy.api_keys import ApiKeys
 from deploy.backend import Backend
+from deploy.doorkeeper import Door, Doorkeeper, HeadAsGet
 from deploy.http_errors import ApiError, add_error_handlers, error_frame
-from deploy.openai_schema import ChatRequest, CompletionRequest, GenerationFields
+from deploy.openai_schema import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationFields,
+    StreamOptions,
+)
 from deploy.openapi import ERROR_RESPONSE, describe, generation_route
 from deploy.prompts import EncodedPrompt, PromptEncoder, Tokenizer
 from deploy.readiness import Readiness
 from deploy.request_body import read_json_object, validate
 from deploy.requests import (
     Budget,
+    Choice,
     LogprobsWish,
     UnknownModel,
     build_choices,
@@ -35,10 +43,12 @@ from deploy.requests import (
     chat_logprobs,
     check_common,
     completion_budget,
+    num_candidates,
 )
 from deploy.responses import ChatFormat, CompletionFormat, ResponseFormat, to_json
 from deploy.settings import ApiSettings
 from deploy.streaming import EventStream, until_disconnect
+from deploy.structured_output import grammar_of
 from deploy.unbuilt import CHAT_NEUTRAL, COMPLETION_NEUTRAL, without_unbuilt
 
 PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -54,6 +64,7 @@ def build_app(
     tokenizer: Tokenizer,
     vocabulary: Vocabulary,
     settings: ApiSettings | None = None,
+    door: Door | None = None,
     *,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
@@ -64,12 +75,16 @@ def build_app(
     Args:
         tokenizer: of `transformers`; used from one thread only.
         vocabulary: the same tokenizer's, as bytes.
+        door: lets requests in; by default everybody.
         clock, wall_clock: monotonic and calendar seconds.
         new_seed: where a request's seed comes from if it has none.
     """
     settings = settings or ApiSettings()
+    door = door or Door(ApiKeys())
     readiness = Readiness(backend, settings, clock)
-    service = _Service(backend, tokenizer, vocabulary, settings, readiness, wall_clock, new_seed)
+    service = _Service(
+        backend, tokenizer, vocabulary, settings, door, readiness, wall_clock, new_seed
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -84,8 +99,11 @@ def build_app(
         redirect_slashes=False,
     )
     add_error_handlers(app)
+    app.add_middleware(Doorkeeper, door=door)
+    app.add_middleware(HeadAsGet)
     _add_generation_routes(app, service)
-    _add_status_routes(app, backend, readiness, created=int(wall_clock()))
+    _add_model_routes(app, backend, created=int(wall_clock()))
+    _add_status_routes(app, backend, readiness, door)
     describe(app)
     return app
 
@@ -99,6 +117,7 @@ class _Service:
         tokenizer: Tokenizer,
         vocabulary: Vocabulary,
         settings: ApiSettings,
+        door: Door,
         readiness: Readiness,
         wall_clock: Callable[[], float],
         new_seed: Callable[[], int],
@@ -108,20 +127,20 @@ class _Service:
         self._encoder = PromptEncoder(tokenizer, vocabulary, self._description)
         self._vocabulary = vocabulary
         self._settings = settings
+        limits = (settings.max_choices, self._description.max_places, door.max_places_per_key)
+        self._max_choices = min(limit for limit in limits if limit is not None)
         self._readiness = readiness
         self._wall_clock = wall_clock
         self._new_seed = new_seed
 
     async def complete(self, request: Request) -> Response:
         body = await self._body(request)
-        fields = validate(
-            CompletionRequest, without_unbuilt(body, COMPLETION_NEUTRAL, body.get("n"))
-        )
+        fields = validate(CompletionRequest, without_unbuilt(body, COMPLETION_NEUTRAL))
         check_common(fields, self._description)
         many = isinstance(fields.prompt, list) and bool(fields.prompt)
         many = many and not isinstance(fields.prompt[0], int)
-        self._check_num_choices(len(fields.prompt) if many else 1, fields.n)
-        prompts = await self._encoder.completion(fields.prompt)
+        self._check_num_choices(len(fields.prompt) if many else 1, fields)
+        prompts = await self._encoder.completion(fields.prompt, fields.truncate_prompt_tokens)
         form = CompletionFormat(self._vocabulary, with_token_ids=fields.return_token_ids)
         wish = LogprobsWish(fields.logprobs, of_prompt=fields.echo)
         return await self._answer(
@@ -130,21 +149,34 @@ class _Service:
 
     async def chat(self, request: Request) -> Response:
         body = await self._body(request)
-        fields = validate(ChatRequest, without_unbuilt(body, CHAT_NEUTRAL, body.get("n")))
+        fields = validate(ChatRequest, without_unbuilt(body, CHAT_NEUTRAL))
         check_common(fields, self._description)
+        self._check_num_choices(1, fields)
         budget, wish = chat_budget(fields), chat_logprobs(fields)
-        prompt = await self._encoder.chat(fields.messages)
+        prompt = await self._encoder.chat(fields)
         form = ChatFormat(self._vocabulary, with_token_ids=fields.return_token_ids)
         return await self._answer(request, fields, [prompt], budget, wish, form, echo=False)
 
     async def _body(self, request: Request) -> dict[str, Any]:
         return await read_json_object(request, self._settings.max_body_bytes)
 
-    def _check_num_choices(self, num_prompts: int, n: int) -> None:
-        if num_prompts * n > self._settings.max_choices:
+    def _check_num_choices(self, num_prompts: int, fields: GenerationFields) -> None:
+        per_prompt = num_candidates(fields)
+        if num_prompts * per_prompt > self._max_choices:
+            name = "best_of" if per_prompt > fields.n else "n"
             raise InputError(
-                f"{num_prompts} prompts with n = {n} ask for more than "
-                f"{self._settings.max_choices} choices",
+                f"{num_prompts} prompts with {name} = {per_prompt} ask for more than "
+                f"{self._max_choices} outputs",
+                name if per_prompt > 1 else "prompt",
+            )
+
+    def _check_prompt_tokens(self, choices: Sequence[Choice], n: int) -> None:
+        """What can never be queued together is no matter of trying again."""
+        num_tokens = sum(len(choice.prompt.token_ids) for choice in choices)
+        most = self._description.max_queued_tokens
+        if len(choices) > 1 and num_tokens > most:
+            raise InputError(
+                f"the prompts of all choices have {num_tokens} tokens; at most {most} are taken",
                 "n" if n > 1 else "prompt",
             )
 
@@ -162,8 +194,17 @@ class _Service:
         described = self._description
         response_id = form.id_prefix + uuid4().hex
         choices = build_choices(
-            response_id, fields, prompts, budget, wish, described, self._new_seed()
+            response_id,
+            fields,
+            prompts,
+            budget,
+            wish,
+            described,
+            self._new_seed(),
+            await grammar_of(fields),
         )
+        self._check_prompt_tokens(choices, fields.n)
+        request.state.visit.take(len(choices))
         answer = Answer(
             self._backend,
             self._vocabulary,
@@ -174,14 +215,14 @@ class _Service:
                 response_id, int(self._wall_clock()), described.model_name, described.fingerprint
             ),
             echo=echo,
+            num_shown=fields.n,
             token_seen=self._readiness.token_seen,
         )
         if not fields.stream:
             body = await until_disconnect(request.receive, answer.whole())
             return Response(body, media_type="application/json")
-        options = fields.stream_options
-        frames = answer.frames(include_usage=bool(options and options.include_usage))
-        return EventStream(frames, error_frame, self._settings.write_timeout_s)
+        frames = answer.frames(fields.stream_options or StreamOptions())
+        return EventStream(frames, error_frame)
 
 
 def _add_generation_routes(app: FastAPI, service: _Service) -> None:
@@ -194,7 +235,7 @@ def _add_generation_routes(app: FastAPI, service: _Service) -> None:
         return await service.chat(request)
 
 
-def _add_status_routes(app: FastAPI, backend: Backend, readiness: Readiness, created: int) -> None:
+def _add_model_routes(app: FastAPI, backend: Backend, created: int) -> None:
     described = backend.description
     model = {
         "id": described.model_name,
@@ -216,6 +257,8 @@ def _add_status_routes(app: FastAPI, backend: Backend, readiness: Readiness, cre
             raise UnknownModel(name)
         return model
 
+
+def _add_status_routes(app: FastAPI, backend: Backend, readiness: Readiness, door: Door) -> None:
     @app.get("/health")
     async def health() -> dict[str, str]:
         """The process answers; it says nothing of the model."""
@@ -223,12 +266,11 @@ def _add_status_routes(app: FastAPI, backend: Backend, readiness: Readiness, cre
 
     @app.get("/ready", responses={503: ERROR_RESPONSE})
     async def ready() -> Response:
-        """A token was generated lately."""
-        if readiness.is_ready():
+        """A token was generated lately, and requests are taken."""
+        if readiness.is_ready() and not door.is_draining:
             return Response(to_json({"status": "ready"}), media_type="application/json")
-        return ApiError(
-            503, "no token was generated lately", "server_error", code="not_ready"
-        ).response()
+        why = "shutting down" if door.is_draining else "no token was generated lately"
+        return ApiError(503, why, "server_error", code="not_ready").response()
 
     @app.get("/metrics", responses={503: ERROR_RESPONSE})
     async def metrics() -> Response:

@@ -1,10 +1,8 @@
 """The Ray Serve application: an ingress (HTTP, text) before a request manager (token IDs).
 
-Serve is set up for latency. A token crosses it as one message of one gRPC stream between the two
-deployments, and leaves by an HTTP server inside the ingress: Serve's proxies, which would be one
-more process in its way, are not started. Measured on 2 cores with 8 streams, CPU per streamed
-chunk in all processes: 1.5 ms with Serve's defaults, 0.6 ms with gRPC, 0.33 ms without a proxy; a
-chunk arrives after 3.0, 1.0 and 0.7 ms.
+Serve is set up for latency. The tokens of a step cross it as one message of one gRPC stream between
+the two deployments, and leave by an HTTP server inside the ingress: Serve's proxies, which would be
+one more process in their way, are not started.
 
 Assumes one ingress: it owns the one port. Serve's own gRPC servers bind to all addresses; Ray's
 token keeps strangers out.
@@ -17,8 +15,10 @@ import contextlib
 import logging
 import re
 import threading
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from pathlib import Path
 
 from fastapi import FastAPI
 from ray import serve
@@ -28,7 +28,6 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 
 from actors.errors import PeerError, TreeServeError, UnavailableError
-from actors.request_manager.generation import GenerationEvent, GenerationRequest
 from actors.request_manager.verify import VERIFICATION_RULES
 from cluster import ray_api
 from cluster.config import Config
@@ -37,13 +36,24 @@ from cluster.models import model_note, resolve_model
 from cluster.placement import STRATEGY, plan_placement
 from cluster.tokenizer import load_tokenizer
 from deploy.api import build_app
+from deploy.api_keys import ApiKeys, read_keys
 from deploy.backend import BackendDescription
+from deploy.doorkeeper import Door
+from deploy.http_protocol import ConnectionLimits
 from deploy.http_server import HttpServer
+from deploy.manager_link import ManagerLink, Transport
 from deploy.serve_backend import ServeBackend
+from deploy.session import Batch, Group, Sessions
+from deploy.settings import ApiSettings
 
 APPLICATION = "treeserve"
 MANY = 1_000_000
 """Requests that Serve lets through: the manager's own queue refuses, with the right answer."""
+START_TIMEOUT_S = 30.0
+"""For a session with a manager that is up."""
+LAST_WORDS_S = 2.0
+"""For the error frames of answers that are cut off."""
+WATCH_S = 0.5
 SHUTDOWN_GRACE_S = 5.0
 SERVE_GRACE_S = 3.0
 """What Serve may take on top to take itself down."""
@@ -57,6 +67,7 @@ class RequestManager:
     async def __init__(self, config: Config) -> None:  # type: ignore[misc]  # Serve awaits it
         self._config = config
         self._launched: Launched = await launch(config)
+        self._sessions = Sessions(self._launched.engine)
 
     async def describe(self) -> BackendDescription:
         description, config = self._launched.description, self._config
@@ -68,14 +79,23 @@ class RequestManager:
             dtype=description.dtype,
             drafters=config.speculation.drafters,
             verifications=tuple(VERIFICATION_RULES),
+            max_places=config.scheduler.max_running_requests + config.scheduler.max_queued_requests,
+            max_queued_tokens=config.scheduler.max_queued_tokens,
             batch_invariant=description.batch_invariant,
             note=model_note(config.model.path),
         )
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        async with aclosing(self._launched.engine.generate(request)) as events:
-            async for event in events:
-                yield event
+    async def events(self, session_id: str) -> AsyncGenerator[Batch, None]:
+        """Open a session: see `Sessions`."""
+        async with aclosing(self._sessions.events(session_id)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def exchange(
+        self, session_id: str, groups: Sequence[Group], cancelled: Sequence[str]
+    ) -> list[TreeServeError | None]:
+        """What an open session wants: see `Sessions`."""
+        return self._sessions.exchange(session_id, groups, cancelled)
 
     async def check_health(self) -> None:
         """Serve replaces a replica whose loop has ended."""
@@ -86,6 +106,7 @@ class RequestManager:
 
     async def __del__(self) -> None:
         if launched := getattr(self, "_launched", None):
+            self._sessions.close()  # first, so that requests go on with the next manager
             await launched.stop()
 
 
@@ -98,15 +119,38 @@ class Ingress:
     ) -> None:
         folder = await asyncio.to_thread(resolve_model, config.model.path)
         loaded = await asyncio.to_thread(load_tokenizer, folder)
-        backend = ServeBackend(
-            await manager.describe.remote(),
-            manager.options(stream=True).generate.remote,
-            manager.metrics_text.remote,
-            (TreeServeError, RayError, RayServeException),
-            map_error,
+        foreign = (TreeServeError, RayError, RayServeException)
+        self._link = ManagerLink(
+            Transport(
+                manager.options(stream=True).events.remote,
+                manager.exchange.remote,
+                foreign,
+                map_error,
+            )
         )
-        self._app = build_app(backend, loaded.tokenizer, loaded.vocabulary)
-        self._server = HttpServer(self._app, config.api.host, config.api.port)
+        await self._link.start(START_TIMEOUT_S)
+        api = config.api
+        description = await manager.describe.remote()
+        backend = ServeBackend(
+            description,
+            self._link,
+            manager.metrics_text.remote,
+            foreign,
+            map_error,
+            api.request_timeout_s,
+            config.llm.start_timeout_s,
+        )
+        keys = read_keys(Path(api.api_keys_file)) if api.api_keys_file else []
+        max_inside = 2 * description.max_places  # beside those with a place, as many more that ask
+        self._door = Door(ApiKeys(keys), api.max_requests_per_key, max_inside)
+        settings = ApiSettings(max_body_bytes=api.max_body_bytes)
+        self._app = build_app(backend, loaded.tokenizer, loaded.vocabulary, settings, self._door)
+        limits = ConnectionLimits(
+            max_connections=api.max_connections,
+            receive_timeout_s=api.receive_timeout_s,
+            write_timeout_s=api.write_timeout_s,
+        )
+        self._server = HttpServer(self._app, api.host, api.port, limits)
         self._server.start()
 
     def __serve_build_asgi_app__(self) -> FastAPI:
@@ -116,6 +160,14 @@ class Ingress:
     async def check_health(self) -> None:
         """Serve replaces a replica whose server has ended."""
         self._server.require_running()
+
+    async def drain(self, grace_s: float) -> None:
+        """Take no more requests, let those that run end within `grace_s`, and end the others."""
+        if not await self._door.drain(grace_s):
+            logger.warning("%d answers are cut off", self._door.num_inside)
+        await self._link.close(UnavailableError("the server is shutting down"))
+        await self._door.drain(LAST_WORDS_S)
+        await self._server.stop()
 
     async def __del__(self) -> None:
         if server := getattr(self, "_server", None):
@@ -164,20 +216,29 @@ def start_serving(config: Config) -> None:
         raise PeerError(_start_failure(error)) from error
 
 
-def stop_serving() -> None:
-    """Take the application down; requests that run get `SHUTDOWN_GRACE_S` to end.
+def stop_serving(grace_s: float) -> None:
+    """Take the application down; answers that have begun get `grace_s` to end.
 
     Serve itself waits long for a cluster that is gone already, as when a signal went to all of its
     processes; hence the thread, which is left behind then.
     """
-    stopping = threading.Thread(target=_shut_down, daemon=True)
+    stopping = threading.Thread(target=_shut_down, args=(grace_s,), daemon=True)
     stopping.start()
-    stopping.join(SHUTDOWN_GRACE_S + SERVE_GRACE_S)
+    deadline = time.monotonic() + grace_s + LAST_WORDS_S + SHUTDOWN_GRACE_S + SERVE_GRACE_S
+    while stopping.is_alive() and time.monotonic() < deadline and ray_api.is_alive():
+        stopping.join(WATCH_S)
 
 
-def _shut_down() -> None:
+def _shut_down(grace_s: float) -> None:
+    with contextlib.suppress(RayError, RayServeException, TimeoutError):
+        asyncio.run(_drain(grace_s))
     with contextlib.suppress(RayError, RayServeException, TimeoutError):
         serve.shutdown()
+
+
+async def _drain(grace_s: float) -> None:
+    async with asyncio.timeout(grace_s + 2 * LAST_WORDS_S):
+        await serve.get_app_handle(APPLICATION).drain.remote(grace_s)
 
 
 def map_error(error: Exception) -> TreeServeError:

@@ -7,7 +7,7 @@ scripted one there. Token IDs only: text is made and read at the ingress.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -26,6 +26,8 @@ class BackendDescription:
         vocab_size: rows of the model's head; ids from 0 up to it can be sent and drawn.
         weights_hash, dtype: of the weights served, for `system_fingerprint`.
         drafters, verifications: names that a request may ask for.
+        max_places: most requests that run or wait at one time.
+        max_queued_tokens: most prompt tokens that wait at one time.
         batch_invariant: logits do not depend on what else runs, so that a seed always gives the
             same text; told by `/v1/models`.
         note: what a person should know of the model, told by `/v1/models`; None for nothing.
@@ -38,6 +40,8 @@ class BackendDescription:
     dtype: str = ""
     drafters: tuple[str, ...] = ()
     verifications: tuple[str, ...] = ("coupled",)
+    max_places: int = 1 << 20
+    max_queued_tokens: int = 1 << 30
     batch_invariant: bool = False
     note: str | None = None
 
@@ -54,11 +58,16 @@ class Backend(Protocol):
     @property
     def description(self) -> BackendDescription: ...
 
-    def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        """Events of one request; the last one has a finish reason. Closing it early cancels.
+    def generate(
+        self, requests: Sequence[GenerationRequest]
+    ) -> AsyncGenerator[tuple[int, GenerationEvent], None]:
+        """Events of requests that belong together, each with its request's place, as they come.
+
+        All of them are taken or none. The last event of a request has a finish reason. Closing the
+        iterator early cancels what still runs.
 
         Raises (on iteration):
-            InputError: the request can never succeed.
+            InputError: a request can never succeed.
             OverloadedError: no room now.
             UnavailableError, PeerError: starting, draining, or a part of the cluster failed.
         """

@@ -60,6 +60,7 @@ class GrowingChoice:
     def __init__(self, choice: Choice, vocabulary: Vocabulary, *, echo: bool) -> None:
         self.choice = choice
         self.num_tokens = 0
+        self.sum_logprobs = 0.0
         self.stats = SpeculationStats()
         self._vocabulary = vocabulary
         self._echo = echo
@@ -80,6 +81,7 @@ class GrowingChoice:
         waiting.text += self._detokenizer.feed(event)
         waiting.token_ids += event.token_ids
         for entry in event.logprobs:
+            self.sum_logprobs += entry.logprob
             waiting.scored.append(self._scored(entry.token_id, entry.logprob, entry.top))
         self.num_tokens += len(event.token_ids)
         if event.stats is not None:
@@ -89,6 +91,11 @@ class GrowingChoice:
         waiting.finish_reason = event.finish_reason
         self._waiting = Piece()
         return waiting
+
+    @property
+    def mean_logprob(self) -> float:
+        """Log-probability per token; of an output without tokens 0, the best there is."""
+        return self.sum_logprobs / max(self.num_tokens, 1)
 
     def _echoed_text(self) -> str:
         prompt = self.choice.prompt
@@ -108,6 +115,18 @@ class GrowingChoice:
         return ScoredToken(token_id, logprob, top, offset)
 
 
+def cached_tokens(choices: Sequence[GrowingChoice]) -> int:
+    """Prompt tokens that were computed before; each prompt counts once, as in the usage.
+
+    The first of several choices computes what the prompt lacks, and the others find it.
+    """
+    by_prompt: dict[int, int] = {}
+    for growing in choices:
+        found, prompt = growing.stats.num_cached_tokens, id(growing.choice.prompt)
+        by_prompt[prompt] = min(found, by_prompt.get(prompt, found))
+    return sum(by_prompt.values())
+
+
 def total_stats(all_stats: Sequence[SpeculationStats]) -> SpeculationStats:
     """The sums over several choices."""
     total = SpeculationStats()
@@ -116,6 +135,8 @@ def total_stats(all_stats: Sequence[SpeculationStats]) -> SpeculationStats:
         total.num_spec_steps += stats.num_spec_steps
         total.num_draft_tokens += stats.num_draft_tokens
         total.num_accepted_draft_tokens += stats.num_accepted_draft_tokens
+        total.draft_s += stats.draft_s
+        total.step_s += stats.step_s
         total.forward_s += stats.forward_s
         missing = len(stats.acceptance_histogram) - len(total.acceptance_histogram)
         total.acceptance_histogram.extend([0] * missing)

@@ -16,4 +16,6 @@ def prepare_environment() -> None:
         RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD="0",
         RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP="0",
         RAY_SERVE_LOG_TO_STDERR="0",
+        # What many requests say at once goes in one message: gRPC's 4 MB would not hold it.
+        RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH=str(1 << 30),
     )

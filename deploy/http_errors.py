@@ -18,12 +18,14 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from actors.errors import (
+    ExpiredError,
     InputError,
     OverloadedError,
     PeerError,
     TreeServeError,
     UnavailableError,
 )
+from deploy.api_keys import InvalidKey
 from deploy.request_body import BodyTooLarge, NotJsonContent
 from deploy.requests import UnknownModel
 from deploy.responses import to_json
@@ -56,6 +58,8 @@ class ApiError:
 
     def response(self, extra_headers: dict[str, str] | None = None) -> Response:
         headers = dict(extra_headers or {})
+        if self.status == HTTPStatus.UNAUTHORIZED:
+            headers["www-authenticate"] = "Bearer"
         if self.retry_after_s is not None:
             headers["retry-after"] = str(max(1, math.ceil(self.retry_after_s)))
         return Response(to_json(self.body()), self.status, headers, "application/json")
@@ -74,6 +78,8 @@ def api_error(error: Exception) -> ApiError:
             code="overloaded",
             retry_after_s=error.retry_after_s,
         )
+    if isinstance(error, ExpiredError):
+        return ApiError(504, str(error), "server_error", code="timeout")
     if isinstance(error, UnavailableError):
         return ApiError(503, str(error), "server_error", code="unavailable", retry_after_s=1.0)
     if isinstance(error, PeerError):
@@ -98,6 +104,7 @@ def add_error_handlers(app: FastAPI) -> None:
 _INPUT_STATUS: dict[type[InputError], int] = {
     BodyTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     NotJsonContent: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    InvalidKey: HTTPStatus.UNAUTHORIZED,
     UnknownModel: HTTPStatus.NOT_FOUND,
 }
 
@@ -113,10 +120,13 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     """Unknown routes and methods."""
     if not isinstance(error, HTTPException):
         raise error
+    headers = dict(error.headers or {})
+    if request.method == "OPTIONS" and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        return Response(status_code=HTTPStatus.NO_CONTENT, headers=headers)
     code = HTTPStatus(error.status_code).name.lower()
     message = f"{request.method} {request.url.path}: {error.detail}"
     shown = ApiError(error.status_code, message, "invalid_request_error", code=code)
-    return shown.response(dict(error.headers or {}))
+    return shown.response(headers)
 
 
 async def _on_disconnect(request: Request, error: Exception) -> Response:

@@ -9,6 +9,7 @@ from typing import Any
 import uvicorn
 
 from actors.errors import UnavailableError
+from deploy.http_protocol import ConnectionLimits, guarded
 
 KEEP_ALIVE_S = 65
 """Longer than the 60 s after which usual clients and balancers let go of an idle connection."""
@@ -39,9 +40,10 @@ class HttpServer:
     Args:
         app: the ASGI application.
         host, port: where to listen.
+        limits: of every connection.
     """
 
-    def __init__(self, app: Any, host: str, port: int) -> None:  # noqa: ANN401
+    def __init__(self, app: Any, host: str, port: int, limits: ConnectionLimits) -> None:  # noqa: ANN401
         self._socket = bound_socket(host, port)
         self._server = uvicorn.Server(
             uvicorn.Config(
@@ -49,6 +51,7 @@ class HttpServer:
                 lifespan="off",
                 access_log=False,
                 log_config=None,
+                http=guarded(limits),
                 ws="none",
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=STOP_GRACE_S,

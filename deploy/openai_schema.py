@@ -8,11 +8,14 @@ parameters in `actors.sampling`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, FiniteFloat, Tag
+from pydantic import Discriminator, Field, FiniteFloat, Tag
 
 from actors.request_manager.generation import MAX_LOGPROBS
+from actors.sampling import MAX_BIASED_TOKENS
+from deploy.chat_messages import MAX_TOOLS, ChatMessage, Strict, Tool, one_or_many
+from deploy.structured_output import StructuredFields
 
 MAX_CHOICES_PER_PROMPT = 128
 MAX_COUNT = (1 << 31) - 1
@@ -21,8 +24,6 @@ Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 PositiveCount = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
-
-Empty = Annotated[list[Any], Field(max_length=0)] | None
 
 
 def _prompt_kind(value: object) -> str:
@@ -35,10 +36,6 @@ def _prompt_kind(value: object) -> str:
     return "texts" if isinstance(first, str) else "ids"
 
 
-def _one_or_many(value: object) -> str:
-    return "many" if isinstance(value, list) else "one"
-
-
 Prompt = Annotated[
     Annotated[str, Tag("text")]
     | Annotated[Texts, Tag("texts")]
@@ -47,23 +44,21 @@ Prompt = Annotated[
     Discriminator(_prompt_kind),
 ]
 Stop = Annotated[
-    Annotated[str, Tag("one")] | Annotated[Texts, Tag("many")], Discriminator(_one_or_many)
+    Annotated[str, Tag("one")] | Annotated[Texts, Tag("many")], Discriminator(one_or_many)
 ]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class StreamOptions(_Strict):
-    """Only beside `stream: true`. The last two are accepted as false alone."""
+class StreamOptions(Strict):
+    """Only beside `stream: true`."""
 
     include_usage: bool | None = None
+    """Close the stream with a chunk that carries the usage and no choices."""
+    continuous_usage_stats: bool | None = None
+    """With `include_usage`: let every chunk carry the usage so far."""
     include_obfuscation: Literal[False] | None = None
-    continuous_usage_stats: Literal[False] | None = None
 
 
-class Speculation(_Strict):
+class Speculation(Strict):
     """A request's wishes; none of them changes the text."""
 
     enabled: bool | None = None
@@ -72,26 +67,55 @@ class Speculation(_Strict):
     verification: str | None = None
 
 
-class GenerationFields(_Strict):
+class GenerationFields(StructuredFields):
     """What both endpoints share."""
 
     model: str | None = None
     temperature: FiniteFloat = 1.0
+    """0 is greedy."""
     top_p: FiniteFloat = 1.0
+    """Keep the smallest set of most probable tokens whose mass reaches this."""
     top_k: Annotated[int, Field(ge=-1, le=MAX_COUNT)] = 0
-    """0 keeps all tokens, and so does -1, as in vLLM."""
+    """Keep the most probable tokens; 0 keeps all, and so does -1, as in vLLM."""
     min_p: FiniteFloat = 0.0
+    """Keep tokens at least this fraction as probable as the best one."""
+    presence_penalty: FiniteFloat = 0.0
+    """From -2 to 2: taken off the logit of every token that stands in the output."""
+    frequency_penalty: FiniteFloat = 0.0
+    """From -2 to 2: taken off a token's logit for each time that it stands in the output."""
+    repetition_penalty: FiniteFloat = 1.0
+    """Divides the positive logits of tokens in prompt and output, multiplies the negative ones."""
+    logit_bias: Annotated[dict[str, FiniteFloat], Field(max_length=MAX_BIASED_TOKENS)] = Field(
+        default_factory=dict
+    )
+    """From token id to what is added to its logit, -100 to 100."""
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
+    """With a seed and equal parameters the text is equal."""
     stop: Stop | None = None
-    stop_token_ids: TokenIds = []
+    """End the output where the first of these is complete; it is cut off."""
+    stop_token_ids: TokenIds = Field(default_factory=list)
+    """End the output after any of these."""
+    include_stop_str_in_output: bool = False
+    """Leave the stop string, or the stop token's text, at the end of the output."""
     ignore_eos: bool = False
+    """Go on after the model's end-of-text token."""
     min_tokens: Count = 0
+    """EOS and stop tokens cannot be drawn before so many tokens."""
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES_PER_PROMPT)] = 1
+    """Choices for each prompt."""
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES_PER_PROMPT)] | None = None
+    """Generate so many for each prompt, and return the `n` with the highest log-probability per
+    token. Not with `stream`."""
     stream: bool = False
     stream_options: StreamOptions | None = None
+    priority: Annotated[int, Field(ge=-MAX_COUNT, le=MAX_COUNT)] = 0
+    """Lower ones run first, as in vLLM."""
     user: str | None = None
     """A label; nothing depends on it."""
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_COUNT)] | None = None
+    """Keep only so many tokens at the end of the prompt; -1 keeps what the context takes."""
     return_token_ids: bool = False
+    """Add `token_ids` and `prompt_token_ids` to each choice."""
     speculation: Speculation | None = None
 
 
@@ -99,50 +123,37 @@ class CompletionRequest(GenerationFields):
     """Body of `/v1/completions`."""
 
     prompt: Prompt
+    """Text, token ids, or a list of either: one answer holds the choices of all."""
     max_tokens: Count | None = None
+    """16 if left out, or what the context leaves."""
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    """Log-probabilities of the tokens and of so many of the most probable ones, by the model's raw
+    logits: before temperature, bias, penalties and truncation (vLLM's `raw_logprobs`)."""
     echo: bool = False
-
-
-class TextPart(_Strict):
-    """A piece of a message; only text is supported."""
-
-    type: Literal["text"]
-    text: str
-
-
-class ChatMessage(_Strict):
-    """One turn of a conversation; the model's chat template may take fewer roles than these."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[
-        Annotated[str, Tag("one")]
-        | Annotated[list[TextPart], Field(fail_fast=True, min_length=1), Tag("many")],
-        Discriminator(_one_or_many),
-    ]
-    name: str | None = None
-    # An earlier answer, sent back as it came, carries these; they are taken when they say nothing.
-    annotations: Empty = None
-    audio: None = None
-    function_call: None = None
-    refusal: None = None
-    tool_calls: Empty = None
-
-    def text(self) -> str:
-        """The content as one string; parts are joined by line breaks."""
-        if isinstance(self.content, str):
-            return self.content
-        return "\n".join(part.text for part in self.content)
+    """Put the prompt before the output; with `logprobs` score it too."""
 
 
 class ChatRequest(GenerationFields):
     """Body of `/v1/chat/completions`."""
 
     messages: Annotated[list[ChatMessage], Field(fail_fast=True)]
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
+    """Put into the prompt by the model's chat template; calls come back as text."""
+    tool_choice: Literal["none", "auto"] | None = None
+    """`none` leaves the tools out of the prompt."""
+    add_generation_prompt: bool | None = None
+    """Open a turn of the model after the messages; false beside `continue_final_message`."""
+    continue_final_message: bool = False
+    """Go on with the last message instead of opening a turn."""
     max_tokens: PositiveCount | None = None
+    """The older name of `max_completion_tokens`."""
     max_completion_tokens: PositiveCount | None = None
+    """What the context leaves, if left out."""
     logprobs: bool = False
+    """Log-probabilities of the output's tokens, by the model's raw logits: before temperature,
+    bias, penalties and truncation (vLLM's `raw_logprobs`)."""
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    """Those of so many of the most probable tokens, too."""
     safety_identifier: str | None = None
     """The newer name of `user`."""
 

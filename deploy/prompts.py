@@ -11,9 +11,10 @@ message may be empty: the chat template surrounds it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import jinja2
@@ -21,7 +22,8 @@ import jinja2
 from actors.errors import InputError
 from actors.vocabulary import Vocabulary
 from deploy.backend import BackendDescription
-from deploy.openai_schema import ChatMessage
+from deploy.chat_messages import template_messages
+from deploy.openai_schema import ChatRequest
 
 Result = TypeVar("Result")
 
@@ -36,7 +38,12 @@ class Tokenizer(Protocol):
     def __call__(self, text: str) -> Mapping[str, Any]: ...
 
     def apply_chat_template(
-        self, conversation: list[dict[str, str]], *, add_generation_prompt: bool
+        self,
+        conversation: list[dict[str, Any]],
+        *,
+        tools: list[dict[str, Any]] | None,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
     ) -> Mapping[str, Any]: ...
 
 
@@ -53,6 +60,33 @@ class EncodedPrompt:
     text: str | None = None
 
 
+@dataclass(frozen=True)
+class Rendering:
+    """What the chat template is given."""
+
+    conversation: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+    add_generation_prompt: bool
+    continue_final_message: bool
+
+    @property
+    def has_calls(self) -> bool:
+        return any("tool_calls" in turn for turn in self.conversation)
+
+    def without_calls(self) -> Rendering:
+        kept = [
+            {name: value for name, value in turn.items() if name != "tool_calls"}
+            for turn in self.conversation
+        ]
+        return replace(self, conversation=kept)
+
+    def texts(self) -> Iterator[str]:
+        """All text that callers put in, and perhaps more."""
+        for turn in self.conversation:
+            yield turn["content"]
+        yield json.dumps([self.tools, [turn.get("tool_calls") for turn in self.conversation]])
+
+
 class PromptEncoder:
     """Encodes prompts for one model."""
 
@@ -66,55 +100,74 @@ class PromptEncoder:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
 
     async def completion(
-        self, prompt: str | list[int] | list[str] | list[list[int]]
+        self, prompt: str | list[int] | list[str] | list[list[int]], truncate: int | None = None
     ) -> list[EncodedPrompt]:
         """One prompt for each text or list of ids.
+
+        Args:
+            truncate: keep so many tokens at the end of each; -1 keeps as many as fit.
 
         Raises:
             InputError: on `prompt`, if one is empty, too long or not in the vocabulary.
         """
         if isinstance(prompt, str):
-            return [await self._text(prompt)]
+            return [await self._text(prompt, truncate)]
         if not prompt:
             raise _empty("prompt")
         if isinstance(prompt[0], int):
-            return [self._ids(prompt)]
+            return [self._ids(prompt, truncate)]
         return [
-            await self._text(item) if isinstance(item, str) else self._ids(item) for item in prompt
+            await self._text(item, truncate) if isinstance(item, str) else self._ids(item, truncate)
+            for item in prompt
         ]
 
-    async def chat(self, messages: Sequence[ChatMessage]) -> EncodedPrompt:
+    async def chat(self, fields: ChatRequest) -> EncodedPrompt:
         """A conversation, put into words by the model's chat template.
 
         Raises:
             InputError: on `messages`, if there are none, they are too long, or the template
-                refuses them.
+                refuses them; on `tools`, if the template has no place for them.
         """
-        if not messages:
+        if not fields.messages:
             raise _empty("messages")
         if self._tokenizer.chat_template is None:
             raise InputError("this model has no chat template: use /v1/completions", "messages")
-        conversation = [_as_dict(message) for message in messages]
-        if len(conversation) > self._max_tokens:  # each has at least one token
+        if len(fields.messages) > self._max_tokens:  # each has at least one token
             raise self._too_long("messages")
-        self._check_text_length((turn["content"] for turn in conversation), "messages")
-        encoded = await self._in_thread(lambda: self._apply_template(conversation))
-        return EncodedPrompt(self._checked(encoded, "messages"))
+        rendering = _rendering(fields)
+        self._check_text_length(rendering.texts(), "messages")
+        encoded = await self._in_thread(lambda: self._render_checked(rendering))
+        return EncodedPrompt(self._checked(encoded, "messages", fields.truncate_prompt_tokens))
 
-    async def _text(self, text: str) -> EncodedPrompt:
+    async def _text(self, text: str, truncate: int | None) -> EncodedPrompt:
         if not text:
             raise _empty("prompt")
         self._check_text_length((text,), "prompt")
         encoded = await self._in_thread(lambda: self._tokenizer(text)["input_ids"])
-        return EncodedPrompt(self._checked(encoded, "prompt"), text)
+        kept = self._checked(encoded, "prompt", truncate)
+        return EncodedPrompt(kept, text if len(kept) == len(encoded) else None)
 
-    def _ids(self, token_ids: list[int]) -> EncodedPrompt:
-        return EncodedPrompt(self._checked(token_ids, "prompt"))
+    def _ids(self, token_ids: list[int], truncate: int | None) -> EncodedPrompt:
+        return EncodedPrompt(self._checked(token_ids, "prompt", truncate))
 
-    def _apply_template(self, conversation: list[dict[str, str]]) -> list[int]:
+    def _render_checked(self, rendering: Rendering) -> list[int]:
+        """Refuse what the template would pass over in silence."""
+        encoded = self._render(rendering)
+        if rendering.tools and encoded == self._render(replace(rendering, tools=None)):
+            raise InputError("this model's chat template has no place for tools", "tools")
+        if rendering.has_calls and encoded == self._render(rendering.without_calls()):
+            raise InputError("this model's chat template has no place for tool_calls", "messages")
+        return encoded
+
+    def _render(self, rendering: Rendering) -> list[int]:
         try:
-            encoded = self._tokenizer.apply_chat_template(conversation, add_generation_prompt=True)
-        except (jinja2.TemplateError, TypeError) as error:
+            encoded = self._tokenizer.apply_chat_template(
+                rendering.conversation,
+                tools=rendering.tools,
+                add_generation_prompt=rendering.add_generation_prompt,
+                continue_final_message=rendering.continue_final_message,
+            )
+        except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise InputError(
                 f"the model's chat template refuses these messages: {error}", "messages"
             ) from error
@@ -131,9 +184,14 @@ class PromptEncoder:
             f"{param} is longer than the model's context of {self._max_tokens} tokens", param
         )
 
-    def _checked(self, token_ids: Sequence[int], param: str) -> tuple[int, ...]:
+    def _checked(
+        self, token_ids: Sequence[int], param: str, truncate: int | None
+    ) -> tuple[int, ...]:
         if not token_ids:
             raise _empty(param)
+        if truncate is not None:
+            # One place of the context is left for the output.
+            token_ids = token_ids[-(self._max_tokens - 1 if truncate == -1 else truncate) :]
         if len(token_ids) > self._max_tokens:
             raise context_exceeded(
                 f"{param} has {len(token_ids)} tokens, the model's context only {self._max_tokens}",
@@ -166,9 +224,16 @@ def _empty(param: str) -> InputError:
     return InputError(f"{param} must not be empty", param, f"empty_{param}")
 
 
-def _as_dict(message: ChatMessage) -> dict[str, str]:
-    named = {} if message.name is None else {"name": message.name}
-    return {"role": message.role, "content": message.text(), **named}
+def _rendering(fields: ChatRequest) -> Rendering:
+    goes_on = fields.continue_final_message
+    opens = not goes_on if fields.add_generation_prompt is None else fields.add_generation_prompt
+    if opens and goes_on:
+        raise InputError(
+            "continue_final_message leaves no place for a new turn: not with add_generation_prompt",
+            "add_generation_prompt",
+        )
+    tools = [] if fields.tool_choice == "none" else [tool.for_template() for tool in fields.tools]
+    return Rendering(template_messages(fields.messages), tools or None, opens, goes_on)
 
 
 def _longest_token_bytes(vocabulary: Vocabulary) -> int:

@@ -84,8 +84,8 @@ class Readiness:
             stop=StopConditions(max_tokens=1, ignore_eos=True),
             internal=True,
         )
-        async with aclosing(self._backend.generate(request)) as events:
-            async for event in events:
+        async with aclosing(self._backend.generate([request])) as events:
+            async for _, event in events:
                 require_good_end(event)
 
     def _age_s(self) -> float:

@@ -1,7 +1,8 @@
 """From checked request bodies and encoded prompts to generation requests, one for each choice.
 
-Choice i of prompt p has index `p * n + i`, and the seed that choice i has for every prompt: a
-prompt's answers do not depend on what it was sent with.
+Candidate i of prompt p has the seed that candidate i has for every prompt: a prompt's answers do
+not depend on what it was sent with. Without `best_of` the candidates are the choices, and choice i
+of prompt p has index `p * n + i`.
 
 Room in the context: prompt and output together have at most the model's context. A prompt that
 leaves no room is the prompt's fault; a `max_tokens` that asks for more than is left is refused
@@ -10,7 +11,7 @@ too, by its own name, as by OpenAI; left out, it is what is left (completions: a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from actors.errors import InputError
@@ -31,6 +32,7 @@ from deploy.openai_schema import (
 from deploy.prompts import EncodedPrompt, check_token_ids, context_exceeded
 
 DEFAULT_COMPLETION_TOKENS = 16
+MAX_ID_DIGITS = 10
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,17 @@ class Budget:
 
 @dataclass(frozen=True)
 class Choice:
-    """One output to generate, and its place in the answer."""
+    """One output to generate, and its place in the answer.
+
+    Attributes:
+        index: where it stands; among more candidates than choices, where it was generated.
+        shows_logprobs: they were asked for, and not only needed to choose the best.
+    """
 
     index: int
     prompt: EncodedPrompt
     request: GenerationRequest
+    shows_logprobs: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,18 @@ def check_common(fields: GenerationFields, description: BackendDescription) -> N
         raise UnknownModel(fields.model)
     if fields.stream_options is not None and not fields.stream:
         raise InputError("stream_options needs stream: true", "stream_options")
+    options = fields.stream_options
+    if options and options.continuous_usage_stats and not options.include_usage:
+        raise InputError(
+            "continuous_usage_stats needs include_usage: true",
+            "stream_options.continuous_usage_stats",
+        )
+    if fields.truncate_prompt_tokens == 0:
+        raise InputError("nothing would be left of the prompt", "truncate_prompt_tokens")
+    if fields.best_of is not None and fields.best_of < fields.n:
+        raise InputError(f"best_of is below n = {fields.n}", "best_of")
+    if num_candidates(fields) > fields.n and fields.stream:
+        raise InputError("the best can be told only at the end: not with stream", "best_of")
     check_token_ids(fields.stop_token_ids, description.vocab_size, "stop_token_ids")
     _check_speculation(fields.speculation, description)
 
@@ -100,10 +120,12 @@ def build_choices(
     logprobs: LogprobsWish,
     description: BackendDescription,
     seed: int,
+    grammar: str = "",
 ) -> list[Choice]:
     """The generation requests of an answer, in order of their index.
 
     Args:
+        grammar: what each output must follow.
         seed: used where the request has none.
 
     Raises:
@@ -111,22 +133,33 @@ def build_choices(
     """
     base_seed = (seed if fields.seed is None else fields.seed) % SEED_SPACE
     speculation = _speculation(fields.speculation)
+    bias = _logit_bias(fields.logit_bias, description.vocab_size)
+    per_prompt = num_candidates(fields)
+    ranked = per_prompt > fields.n
+    num_logprobs = 0 if ranked and logprobs.num_top is None else logprobs.num_top
     choices = []
     for place, prompt in enumerate(prompts):
         stop = _stop(fields, _output_tokens(budget, prompt, description.max_context_tokens))
-        for number in range(fields.n):
-            index = place * fields.n + number
+        for number in range(per_prompt):
+            index = place * per_prompt + number
             request = GenerationRequest(
                 request_id=f"{response_id}-{index}",
                 prompt_ids=prompt.token_ids,
-                sampling=_sampling(fields, derived_seed(base_seed, number)),
+                sampling=_sampling(fields, bias, derived_seed(base_seed, number)),
                 stop=stop,
-                num_logprobs=logprobs.num_top,
+                num_logprobs=num_logprobs,
                 prompt_logprobs=logprobs.num_top if logprobs.of_prompt else None,
+                grammar=grammar,
                 speculation=speculation,
+                priority=fields.priority,
             )
-            choices.append(Choice(index, prompt, request))
+            choices.append(Choice(index, prompt, request, logprobs.num_top is not None))
     return choices
+
+
+def num_candidates(fields: GenerationFields) -> int:
+    """Outputs to generate for each prompt."""
+    return fields.n if fields.best_of is None else fields.best_of
 
 
 class UnknownModel(InputError):
@@ -158,7 +191,17 @@ def _output_tokens(budget: Budget, prompt: EncodedPrompt, max_context: int) -> i
     return budget.asked
 
 
-def _sampling(fields: GenerationFields, seed: int) -> SamplingParams:
+def _logit_bias(bias: Mapping[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
+    for name in bias:
+        if not (name.isascii() and name.isdecimal() and len(name) <= MAX_ID_DIGITS):
+            raise InputError("logit_bias is by token id, not by text", "logit_bias")
+    check_token_ids([int(name) for name in bias], vocab_size, "logit_bias")
+    return tuple((int(name), float(value)) for name, value in bias.items())
+
+
+def _sampling(
+    fields: GenerationFields, bias: tuple[tuple[int, float], ...], seed: int
+) -> SamplingParams:
     return SamplingParams(
         temperature=fields.temperature,
         top_k=max(fields.top_k, 0),
@@ -166,6 +209,10 @@ def _sampling(fields: GenerationFields, seed: int) -> SamplingParams:
         min_p=fields.min_p,
         min_tokens=fields.min_tokens,
         seed=seed,
+        repetition_penalty=fields.repetition_penalty,
+        frequency_penalty=fields.frequency_penalty,
+        presence_penalty=fields.presence_penalty,
+        logit_bias=bias,
     )
 
 
@@ -177,6 +224,7 @@ def _stop(fields: GenerationFields, max_tokens: int) -> StopConditions:
         stop_token_ids=tuple(fields.stop_token_ids),
         stop_strings=stop_strings(fields.stop),
         ignore_eos=fields.ignore_eos,
+        show_stop=fields.include_stop_str_in_output,
     )
 
 

@@ -23,10 +23,12 @@ LOWEST_LOGPROB = -9999.0
 
 Json = dict[str, Any]
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
 
 def to_json(value: object) -> bytes:
     """ASCII only: no client may take a Unicode line separator in a text for the end of a line."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+    return _ENCODER.encode(value).encode("ascii")
 
 
 class ResponseFormat(ABC):
@@ -74,7 +76,7 @@ class CompletionFormat(ResponseFormat):
         return None
 
     def chunk(self, choice: Choice, piece: Piece, *, first: bool) -> Json:
-        wanted = choice.request.num_logprobs is not None
+        wanted = choice.shows_logprobs
         return {
             "index": choice.index,
             "text": piece.text,
@@ -115,7 +117,7 @@ class ChatFormat(ResponseFormat):
         return {"index": choice.index, "delta": delta, **self._ending(choice, piece)}
 
     def _ending(self, choice: Choice, piece: Piece) -> Json:
-        wanted = choice.request.num_logprobs is not None
+        wanted = choice.shows_logprobs
         return {
             "logprobs": chat_logprobs(self._vocabulary, piece.scored) if wanted else None,
             "finish_reason": piece.finish_reason,
@@ -169,11 +171,13 @@ def token_text(vocabulary: Vocabulary, token_id: int) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def usage(prompt_tokens: int, completion_tokens: int) -> Json:
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Json:
+    """Of the prompt tokens `cached_tokens` did not have to be computed."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
     }
 
 
@@ -181,7 +185,8 @@ def speculation_metrics(stats: SpeculationStats) -> Json:
     """How the answer's tokens came about.
 
     `mean_acceptance_length` counts committed tokens per drafted step, the bonus included; without
-    any drafted step it is 1 and the rate 0, as in vLLM. `forward_s` is of the LLM's forward passes.
+    any drafted step it is 1 and the rate 0, as in vLLM. For the seconds see
+    `SpeculationStats`.
     """
     steps, drafts = stats.num_spec_steps, stats.num_draft_tokens
     accepted = stats.num_accepted_draft_tokens
@@ -194,6 +199,8 @@ def speculation_metrics(stats: SpeculationStats) -> Json:
             "mean_acceptance_length": 1.0 + (accepted / steps if steps else 0.0),
             "draft_acceptance_rate": accepted / drafts if drafts else 0.0,
             "acceptance_histogram": stats.acceptance_histogram,
+            "draft_s": stats.draft_s,
+            "step_s": stats.step_s,
             "forward_s": stats.forward_s,
         }
     }

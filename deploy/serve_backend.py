@@ -1,34 +1,31 @@
-"""The ingress's way to the request manager: a backend over a Ray Serve handle.
+"""The ingress's backend: a request manager at the other end of a link, over its death.
 
-The manager's process may die under a running request. What was delivered is known here, so the
-request is submitted again with it: sampling goes by seed and position, and the text goes on as it
-would have. Ray itself is reached only through what is handed in.
+The manager's process may die, or be replaced, under a running request. What was delivered is known
+here, so the request is submitted again with it: sampling goes by seed and position, and the text
+goes on as it would have. How often, and how long a new manager is waited for, is bounded.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
 
-from actors.errors import PeerUnavailable, TreeServeError
+from actors.errors import ExpiredError, PeerUnavailable, TreeServeError
 from actors.request_manager.generation import GenerationEvent, GenerationRequest
+from actors.request_manager.outbox import News, Outbox
 from deploy.backend import BackendDescription
+from deploy.manager_link import ManagerLink
 
 logger = logging.getLogger(__name__)
 
 MAX_SUBMISSIONS = 3
+"""A request that gets no token in this many submissions is given up: it may be what kills."""
 
-
-class EventStream(Protocol):
-    """A streaming call of a Serve handle."""
-
-    def __aiter__(self) -> AsyncIterator[GenerationEvent]: ...
-
-    def cancel(self) -> None:
-        """End the call; does nothing if it is over."""
+ALL = ""
+"""No request's id: news under it are of all requests of a group."""
 
 
 class ServeBackend:
@@ -36,66 +33,114 @@ class ServeBackend:
 
     Args:
         description: what the manager serves.
-        submit: begins a streaming call.
+        link: the way to it.
         metrics: asks the manager for its metrics.
         foreign: the exceptions of the transport.
         map_error: one of ours for one of them.
+        request_timeout_s: outputs that are not complete by then are given up; None for never.
+        restart_timeout_s: how long requests that run wait for a new manager; those that come while
+            there is none are refused at once.
     """
 
     def __init__(
         self,
         description: BackendDescription,
-        submit: Callable[[GenerationRequest], EventStream],
-        metrics: Callable[[], Any],
+        link: ManagerLink,
+        metrics: Callable[[], Awaitable[str]],
         foreign: tuple[type[Exception], ...],
         map_error: Callable[[Exception], TreeServeError],
+        request_timeout_s: float | None,
+        restart_timeout_s: float,
     ) -> None:
         self.description = description
-        self._submit = submit
+        self._link = link
         self._metrics = metrics
         self._foreign = foreign
         self._map_error = map_error
+        self._request_timeout_s = request_timeout_s
+        self._restart_timeout_s = restart_timeout_s
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        """Events of one request, over the death of a manager if need be; see `Backend`."""
-        for submission in range(1, MAX_SUBMISSIONS + 1):
-            ended = False
+    async def generate(
+        self, requests: Sequence[GenerationRequest]
+    ) -> AsyncGenerator[tuple[int, GenerationEvent], None]:
+        """Events of requests that belong together, with their places; see `Backend`."""
+        left = {
+            request.request_id: _Progress(place, request) for place, request in enumerate(requests)
+        }
+        outbox = Outbox()
+        expiry = self._expiry(outbox)
+        try:
+            async with aclosing(self._events(left, outbox)) as events:
+                async for place, event in events:
+                    yield place, event
+        finally:
+            if expiry is not None:
+                expiry.cancel()
+
+    async def _events(
+        self, left: dict[str, _Progress], outbox: Outbox
+    ) -> AsyncGenerator[tuple[int, GenerationEvent], None]:
+        """Events with their places; keeps account in `left` of what is still to be generated."""
+        num_lost = 0
+        while left:
+            session = await self._link.session(self._restart_timeout_s if num_lost else 0.0)
+            asked = [progress.remaining() for progress in left.values()]
             try:
-                async with aclosing(self._events(request)) as events:
-                    async for event in events:
-                        request = _continued(request, event)
-                        ended = event.finish_reason is not None
-                        yield event
+                await session.submit(asked, outbox)
+                while left:
+                    for request_id, news in (await outbox.take()).items():
+                        if (event := news.event) is not None:
+                            num_lost = 0
+                            progress = left[request_id]
+                            progress.note(event)
+                            if event.finish_reason is not None:
+                                del left[request_id]
+                            yield progress.place, event
+                        if news.error is not None and (request_id in left or request_id == ALL):
+                            raise news.error
             except PeerUnavailable as error:
-                if ended:
-                    return  # lost after all had been delivered
-                if submission == MAX_SUBMISSIONS or request.internal:
+                num_lost += 1
+                if num_lost == MAX_SUBMISSIONS or asked[0].internal:
                     raise
                 logger.warning("submitting a request again: %s", error)
-            else:
-                return
+                for request_id in left:
+                    outbox.drop(request_id)
+            finally:
+                session.cancel(request.request_id for request in asked)
+
+    def _expiry(self, outbox: Outbox) -> asyncio.TimerHandle | None:
+        """Tells the reader of `outbox` when time is up."""
+        if self._request_timeout_s is None:
+            return None
+        late = ExpiredError(f"the answer took longer than {self._request_timeout_s:g} s")
+        loop = asyncio.get_running_loop()
+        return loop.call_later(self._request_timeout_s, outbox.put, ALL, News(error=late))
 
     async def metrics_text(self) -> str:
         try:
-            return str(await self._metrics())
+            return await self._metrics()
         except self._foreign as error:
             raise self._map_error(error) from error
 
-    async def _events(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        stream = self._submit(request)
-        try:
-            async for event in stream:
-                yield event
-        except self._foreign as error:
-            raise self._map_error(error) from error
-        finally:
-            stream.cancel()
 
+@dataclass
+class _Progress:
+    """A request, its place in the answer, and what has been delivered of it."""
 
-def _continued(request: GenerationRequest, event: GenerationEvent) -> GenerationRequest:
-    """The request as it is to be submitted again after this event was delivered."""
-    return replace(
-        request,
-        emitted_ids=request.emitted_ids + event.token_ids,
-        prompt_logprobs=None if event.prompt_logprobs else request.prompt_logprobs,
-    )
+    place: int
+    request: GenerationRequest
+    token_ids: list[int] = field(default_factory=list)
+    has_prompt_logprobs: bool = False
+
+    def note(self, event: GenerationEvent) -> None:
+        self.token_ids += event.token_ids
+        self.has_prompt_logprobs |= bool(event.prompt_logprobs)
+
+    def remaining(self) -> GenerationRequest:
+        """The request as it is to be submitted now."""
+        asked = self.request
+        return replace(
+            asked,
+            emitted_ids=(*asked.emitted_ids, *self.token_ids),
+            prompt_logprobs=None if self.has_prompt_logprobs else asked.prompt_logprobs,
+        )

@@ -1,8 +1,9 @@
 """`treeserve serve`: a cluster with the application on it, until a signal comes.
 
 The address is printed only after a token has come through the real HTTP path. Ctrl-C and SIGTERM
-bring everything down, also while it is starting; a signal during the short stretches that must
-not be cut in two (Ray's own start) waits for their end.
+bring everything down, also while it is starting: answers that have begun get a few seconds to end
+after Ctrl-C, and `api.drain_timeout_s` after SIGTERM, which is how machines stop a server. A signal
+during the short stretches that must not be cut in two (Ray's own start) waits for their end.
 """
 
 from __future__ import annotations
@@ -18,18 +19,24 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 from actors.errors import PeerError
 from cluster import ray_api
 from cluster.config import Config, load_config, with_address
+from cluster.kv_memory import check_kv_memory
 from cluster.models import resolve_model
 from cluster.placement import plan_placement
 from cluster.tokenizer import has_chat_template, load_vocabulary
+from deploy.api_keys import read_keys
 from deploy.environment import prepare_environment
 from deploy.http_server import bound_socket
 
 PROBE_TIMEOUT_S = 120.0
+INTERRUPT_GRACE_S = 5.0
+"""For answers that have begun, after Ctrl-C."""
+WATCH_S = 2.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -40,13 +47,17 @@ def run(arguments: argparse.Namespace) -> int:
     with Signals() as signals:
         started_s = time.monotonic()
         folder = resolve_model(config.model.path)
-        load_vocabulary(folder)  # a model that does not fit is told of before Ray is started
+        # What cannot work is told of before Ray is started.
+        load_vocabulary(folder)
+        check_kv_memory(config, folder)
+        key = read_keys(Path(config.api.api_keys_file))[0] if config.api.api_keys_file else None
         with _serving(config, signals):
-            _first_token(config)
+            _first_token(config, key)
             with contextlib.suppress(KeyboardInterrupt):
                 _announce(config, has_chat_template(folder), time.monotonic() - started_s)
-                while True:
-                    signal.pause()
+                while ray_api.is_alive():
+                    time.sleep(WATCH_S)
+                raise PeerError("Ray's daemons have died; nothing can be served any more")
             _say("Shutting down")
     return 0
 
@@ -58,6 +69,8 @@ class Signals:
     def __init__(self) -> None:
         self._held = False
         self._pending = False
+        self.number: int | None = None
+        """Of the first signal."""
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> Signals:
@@ -96,6 +109,7 @@ class Signals:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._pending = True
+        self.number = self.number or number
         if not self._held:
             self.ignore()
             raise KeyboardInterrupt
@@ -115,8 +129,9 @@ def _serving(config: Config, signals: Signals) -> Iterator[None]:
         app.start_serving(config)
         yield
         signals.ignore()
+        terminated = signals.number == signal.SIGTERM
         with _quiet():
-            app.stop_serving()
+            app.stop_serving(config.api.drain_timeout_s if terminated else INTERRUPT_GRACE_S)
     finally:
         signals.ignore()
         with _quiet():
@@ -131,13 +146,13 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _first_token(config: Config) -> None:
+def _first_token(config: Config, key: str | None) -> None:
     """Ask for one token over HTTP, as a client would."""
     body = {"model": config.model.name, "prompt": "Hello", "max_tokens": 1}
     request = urllib.request.Request(
         f"{_url(config)}/v1/completions",
         json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
+        {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})},
     )
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -157,8 +172,9 @@ def _announce(config: Config, chat: bool, seconds: float) -> None:
     else:
         path, body["prompt"] = "completions", question
     print(f"{config.model.name} is served at {_url(config)} (ready after {seconds:.0f} s)")
+    key = "-H 'Authorization: Bearer YOUR_API_KEY' " if config.api.api_keys_file else ""
     print(
-        f"curl {_url(config)}/v1/{path} -H 'Content-Type: application/json' "
+        f"curl {_url(config)}/v1/{path} -H 'Content-Type: application/json' {key}"
         f"-d {shlex.quote(json.dumps(body))}",
         flush=True,
     )

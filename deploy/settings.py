@@ -12,7 +12,6 @@ class ApiSettings:
     Attributes:
         max_body_bytes: a longer request body is refused with 413 before it is parsed.
         max_choices: most outputs of one request: prompts times `n`.
-        write_timeout_s: a client that takes nothing for so long is treated as gone.
         ready_window_s: `/ready` holds while a token was generated within this time.
         probe_interval_s: after so long without a token, one is asked for.
         probe_timeout_s: a probe that takes longer has failed.
@@ -20,7 +19,6 @@ class ApiSettings:
 
     max_body_bytes: int = 4 << 20
     max_choices: int = 128
-    write_timeout_s: float = 60.0
     ready_window_s: float = 30.0
     probe_interval_s: float = 10.0
     probe_timeout_s: float = 15.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -20,7 +20,6 @@ from starlette.types import Receive, Scope, Send
 from actors.errors import TreeServeError
 
 Result = TypeVar("Result")
-Item = TypeVar("Item")
 
 logger = logging.getLogger(__name__)
 
@@ -42,54 +41,23 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) 
     return working.result()
 
 
-async def interleave(
-    streams: Sequence[AsyncGenerator[Item, None]],
-) -> AsyncGenerator[tuple[int, Item], None]:
-    """Items of several streams with their stream's place, as they come; closes all of them."""
-    if len(streams) == 1:
-        async with aclosing(streams[0]) as stream:
-            async for item in stream:
-                yield 0, item
-        return
-    waiting = {_next(stream): place for place, stream in enumerate(streams)}
-    try:
-        while waiting:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in [task for task in waiting if task.done()]:
-                place = waiting.pop(task)
-                try:
-                    item = task.result()
-                except StopAsyncIteration:
-                    continue
-                waiting[_next(streams[place])] = place
-                yield place, item
-    finally:
-        await _cancel(*waiting)
-        for stream in streams:
-            await stream.aclose()
-
-
 class EventStream(Response):
     """Server-sent events, with three promises.
 
     An error before the first frame is raised, so that it gets a status of its own; a later one
-    becomes the stream's last frame. A client that disconnects, or takes nothing for
-    `write_timeout_s`, ends the work.
+    becomes the stream's last frame. A client that disconnects ends the work; that one which takes
+    nothing is disconnected is the HTTP server's business.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self,
-        frames: AsyncGenerator[bytes, None],
-        error_frame: Callable[[Exception], bytes],
-        write_timeout_s: float,
+        self, frames: AsyncGenerator[bytes, None], error_frame: Callable[[Exception], bytes]
     ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._frames = frames
         self._error_frame = error_frame
-        self._write_timeout_s = write_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -100,42 +68,29 @@ class EventStream(Response):
     async def _run(self, send: Send) -> None:
         async with aclosing(self._frames) as frames:
             first = await anext(frames)
-            await self._send(
-                send,
+            await send(
                 {
                     "type": "http.response.start",
                     "status": self.status_code,
                     "headers": self.raw_headers,
-                },
+                }
             )
             try:
-                await self._send_body(send, first)
+                await _send_body(send, first)
                 async for frame in frames:
-                    await self._send_body(send, frame)
+                    await _send_body(send, frame)
             except TreeServeError as error:
                 logger.warning("a stream ended early: %s", type(error).__name__)
-                await self._send_body(send, self._error_frame(error))
-            except ClientDisconnect:
-                raise
+                await _send_body(send, self._error_frame(error))
             except Exception as error:
-                await self._send_body(send, self._error_frame(error))
-                await self._send_body(send, b"", more=False)
+                await _send_body(send, self._error_frame(error))
+                await _send_body(send, b"", more=False)
                 raise
-            await self._send_body(send, b"", more=False)
-
-    async def _send_body(self, send: Send, body: bytes, *, more: bool = True) -> None:
-        await self._send(send, {"type": "http.response.body", "body": body, "more_body": more})
-
-    async def _send(self, send: Send, message: dict[str, Any]) -> None:
-        try:
-            async with asyncio.timeout(self._write_timeout_s):
-                await send(message)
-        except OSError as error:  # a timeout is one, too
-            raise ClientDisconnect from error
+            await _send_body(send, b"", more=False)
 
 
-def _next(stream: AsyncGenerator[Item, None]) -> asyncio.Future[Item]:
-    return asyncio.ensure_future(anext(stream))
+async def _send_body(send: Send, body: bytes, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
 async def _disconnected(receive: Receive) -> None:

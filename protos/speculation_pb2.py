@@ -25,15 +25,23 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/speculation.proto\x12\x0ctreeserve.v1\x1a google/protobuf/descriptor.proto\"(\n\x05\x42ound\x12\r\n\x05items\x18\x01 \x01(\r\x12\x10\n\x08per_node\x18\x02 \x01(\r\"\x11\n\x0f\x44\x65scribeRequest\"\x94\x02\n\x0eLLMDescription\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\r\x12\x1a\n\x12max_context_tokens\x18\x03 \x01(\r\x12\x15\n\rnum_kv_blocks\x18\x04 \x01(\r\x12\x17\n\x0fkv_block_tokens\x18\x05 \x01(\r\x12\x16\n\x0enum_parameters\x18\x06 \x01(\x04\x12\x14\n\x0cweights_hash\x18\x07 \x01(\t\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\n \x01(\t\x12\x17\n\x0f\x62\x61tch_invariant\x18\x0b \x01(\x08\x12\x19\n\x11max_nodes_per_row\x18\x0c \x01(\r\"t\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x01\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x12\n\nmin_tokens\x18\x05 \x01(\r\x12\x0c\n\x04seed\x18\x06 \x01(\x06\"\xaf\x01\n\nNewRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x12\n\nprompt_len\x18\x02 \x01(\r\x12.\n\x08sampling\x18\x03 \x01(\x0b\x32\x1c.treeserve.v1.SamplingParams\x12\x1d\n\x0c\x62\x61nned_early\x18\x04 \x03(\rB\x07\xb2\xc8\x18\x03\x08\x80\x08\x12\x19\n\x0cnum_logprobs\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\x0f\n\r_num_logprobs\"<\n\x08KVCommit\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x1c\n\nkept_nodes\x18\x02 \x03(\rB\x08\xb2\xc8\x18\x04\x08\x80\x80\x04\"\xae\x01\n\x03Row\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\r\n\x05start\x18\x02 \x01(\r\x12\x1b\n\ttoken_ids\x18\x03 \x03(\rB\x08\xb2\xc8\x18\x04\x08\x80\x80\x04\x12\x17\n\x07parents\x18\x04 \x03(\rB\x06\xb2\xc8\x18\x02\x10\x01\x12\x1c\n\nnew_blocks\x18\x05 \x03(\rB\x08\xb2\xc8\x18\x04\x08\x80\x80\x04\x12\x14\n\x0c\x66irst_output\x18\x06 \x01(\r\x12\x1a\n\nscored_ids\x18\x07 \x03(\rB\x06\xb2\xc8\x18\x02\x10\x01\"\xe3\x01\n\x0bStepMessage\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07step_id\x18\x02 \x01(\x04\x12\r\n\x05group\x18\x03 \x01(\r\x12\x30\n\x07\x63ommits\x18\x04 \x03(\x0b\x32\x16.treeserve.v1.KVCommitB\x07\xb2\xc8\x18\x03\x08\x80 \x12\x19\n\x08releases\x18\x05 \x03(\x04\x42\x07\xb2\xc8\x18\x03\x08\x80 \x12.\n\x03new\x18\x06 \x03(\x0b\x32\x18.treeserve.v1.NewRequestB\x07\xb2\xc8\x18\x03\x08\x80 \x12(\n\x04rows\x18\x07 \x03(\x0b\x32\x11.treeserve.v1.RowB\x07\xb2\xc8\x18\x03\x08\x80 \"\xaf\x01\n\tRowResult\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x1b\n\tdrawn_ids\x18\x02 \x03(\rB\x08\xb2\xc8\x18\x04\x08\x80\x80\x04\x12\x18\n\x08logprobs\x18\x03 \x03(\x02\x42\x06\xb2\xc8\x18\x02\x10\x01\x12\x14\n\x07num_top\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x17\n\x07top_ids\x18\x05 \x03(\rB\x06\xb2\xc8\x18\x02\x10@\x12\x1c\n\x0ctop_logprobs\x18\x06 \x03(\x02\x42\x06\xb2\xc8\x18\x02\x10@B\n\n\x08_num_top\"\x83\x01\n\tStepReply\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07step_id\x18\x02 \x01(\x04\x12\x31\n\x07results\x18\x03 \x03(\x0b\x32\x17.treeserve.v1.RowResultB\x07\xb2\xc8\x18\x03\x08\x80 \x12\x11\n\tforward_s\x18\x04 \x01(\x02\x12\x10\n\x08sample_s\x18\x05 \x01(\x02\"\x84\x01\n\x15\x44raftModelDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\r\x12\x18\n\x10llm_weights_hash\x18\x03 \x01(\t\x12\x17\n\x0fweights_version\x18\x04 \x01(\x04\x12\x16\n\x0enum_parameters\x18\x05 \x01(\x04\"\xf8\x01\n\x0c\x44raftSession\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x13\n\x0bkeep_tokens\x18\x02 \x01(\r\x12\x1b\n\ttoken_ids\x18\x03 \x03(\rB\x08\xb2\xc8\x18\x04\x08\x80\x80@\x12\x12\n\nprompt_len\x18\x04 \x01(\r\x12.\n\x08sampling\x18\x05 \x01(\x0b\x32\x1c.treeserve.v1.SamplingParams\x12\x1d\n\x0c\x62\x61nned_early\x18\x06 \x03(\rB\x07\xb2\xc8\x18\x03\x08\x80\x08\x12\x11\n\tmax_nodes\x18\x07 \x01(\r\x12\x11\n\tmax_depth\x18\x08 \x01(\r\x12\x19\n\x11least_probability\x18\t \x01(\x02\"E\n\x0c\x44raftRequest\x12\x35\n\x08sessions\x18\x01 \x03(\x0b\x32\x1a.treeserve.v1.DraftSessionB\x07\xb2\xc8\x18\x03\x08\x80 \"\x82\x01\n\x05\x44raft\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x17\n\x0funknown_session\x18\x02 \x01(\x08\x12\x1b\n\ttoken_ids\x18\x03 \x03(\rB\x08\xb2\xc8\x18\x04\x08\x80\x80\x04\x12\x17\n\x07parents\x18\x04 \x03(\rB\x06\xb2\xc8\x18\x02\x10\x01\x12\x16\n\x06scores\x18\x05 \x03(\x02\x42\x06\xb2\xc8\x18\x02\x10\x01\"S\n\nDraftReply\x12,\n\x06\x64rafts\x18\x01 \x03(\x0b\x32\x13.treeserve.v1.DraftB\x07\xb2\xc8\x18\x03\x08\x80 \x12\x17\n\x0fweights_version\x18\x02 \x01(\x04\"/\n\x0eReleaseRequest\x12\x1d\n\x0bsession_ids\x18\x01 \x03(\x04\x42\x08\xb2\xc8\x18\x04\x08\x80\x80\x04\"\x0e\n\x0cReleaseReply2\x94\x01\n\x08Verifier\x12G\n\x08\x44\x65scribe\x12\x1d.treeserve.v1.DescribeRequest\x1a\x1c.treeserve.v1.LLMDescription\x12?\n\x05Steps\x12\x19.treeserve.v1.StepMessage\x1a\x17.treeserve.v1.StepReply(\x01\x30\x01\x32\xe0\x01\n\nSpeculator\x12N\n\x08\x44\x65scribe\x12\x1d.treeserve.v1.DescribeRequest\x1a#.treeserve.v1.DraftModelDescription\x12=\n\x05\x44raft\x12\x1a.treeserve.v1.DraftRequest\x1a\x18.treeserve.v1.DraftReply\x12\x43\n\x07Release\x12\x1c.treeserve.v1.ReleaseRequest\x1a\x1a.treeserve.v1.ReleaseReply:C\n\x05\x62ound\x12\x1d.google.protobuf.FieldOptions\x18\x86\x89\x03 \x01(\x0b\x32\x13.treeserve.v1.Boundb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/speculation.proto\x12\x0ctreeserve.v1\x1a google/protobuf/descriptor.proto\"(\n\x05\x42ound\x12\r\n\x05items\x18\x01 \x01(\r\x12\x10\n\x08per_node\x18\x02 \x01(\r\"\x11\n\x0f\x44\x65scribeRequest\"\x94\x02\n\x0eLLMDescription\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\r\x12\x1a\n\x12max_context_tokens\x18\x03 \x01(\r\x12\x15\n\rnum_kv_blocks\x18\x04 \x01(\r\x12\x17\n\x0fkv_block_tokens\x18\x05 \x01(\r\x12\x16\n\x0enum_parameters\x18\x06 \x01(\x04\x12\x14\n\x0cweights_hash\x18\x07 \x01(\t\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\n \x01(\t\x12\x17\n\x0f\x62\x61tch_invariant\x18\x0b \x01(\x08\x12\x19\n\x11max_nodes_per_row\x18\x0c \x01(\r\"\xf9\x01\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x01\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x12\n\nmin_tokens\x18\x05 \x01(\r\x12\x0c\n\x04seed\x18\x06 \x01(\x06\x12\x1a\n\x12repetition_penalty\x18\x07 \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x08 \x01(\x01\x12\x18\n\x10presence_penalty\x18\t \x01(\x01\x12\x19\n\x08\x62ias_ids\x18\n \x03(\rB\x07\xb2\xc8\x18\x03\x08\x80\x08\x12\x17\n\x06\x62iases\x18\x0b \x03(\x01\x42\x07\xb2\xc8\x18\x03\x08\x80\x08\"\xfe\x01\n\nNewRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x12\n\nprompt_len\x18\x02 \x01(\r\x12.\n\x08sampling\x18\x03 \x01(\x0b\x32\x1c.treeserve.v1.SamplingParams\x12\x1d\n\x0c\x62\x61nned_early\x18\x04 \x03(\rB\x07\xb2\xc8\x18\x03\x08\x80\x08\x12\x19\n\x0cnum_logprobs\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x1f\n\rreused_blocks\x18\x06 \x03(\rB\x08\xb2\xc8\x18\x04\x08\x80\x80\x04\x12\x1b\n\ttoken_ids\x18\x07 \x03(\rB\x08\xb2\xc8\x18\x04\x08\x80\x80@\x12\x0f\n\x07grammar\x18\x08 \x01(\tB\x0f\n\r_num_logprobs\"<\n\x08KVCommit\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x1c\n\nkept_nodes\x18\x02 \x03(\rB\x08\xb2\xc8\x18\x04\x08\x80\x80\x04\"\xae\x01\n\x03Row\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\r\n\x05start\x18\x02 \x01(\r\x12\x1b\n\ttoken_ids\x18\x03 \x03(\rB\x08\xb2\xc8\x18\x04\x08\x80\x80\x04\x12\x17\n\x07parents\x18\x04 \x03(\rB\x06\xb2\xc8\x18\x02\x10\x01\x12\x1c\n\nnew_blocks\x18\x05 \x03(\rB\x08\xb2\xc8\x18\x04\x08\x80\x80\x04\x12\x14\n\x0c\x66irst_output\x18\x06 \x01(\r\x12\x1a\n\nscored_ids\x18\x07 \x03(\rB\x06\xb2\xc8\x18\x02\x10\x01\"\xfb\x01\n\x0bStepMessage\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07step_id\x18\x02 \x01(\x04\x12\r\n\x05group\x18\x03 \x01(\r\x12\x30\n\x07\x63ommits\x18\x04 \x03(\x0b\x32\x16.treeserve.v1.KVCommitB\x07\xb2\xc8\x18\x03\x08\x80 \x12\x19\n\x08releases\x18\x05 \x03(\x04\x42\x07\xb2\xc8\x18\x03\x08\x80 \x12.\n\x03new\x18\x06 \x03(\x0b\x32\x18.treeserve.v1.NewRequestB\x07\xb2\xc8\x18\x03\x08\x80 \x12(\n\x04rows\x18\x07 \x03(\x0b\x32\x11.treeserve.v1.RowB\x07\xb2\xc8\x18\x03\x08\x80 \x12\x16\n\x05trims\x18\x08 \x03(\x04\x42\x07\xb2\xc8\x18\x03\x08\x80 \"\xcf\x01\n\tRowResult\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x1b\n\tdrawn_ids\x18\x02 \x03(\rB\x08\xb2\xc8\x18\x04\x08\x80\x80\x04\x12\x18\n\x08logprobs\x18\x03 \x03(\x02\x42\x06\xb2\xc8\x18\x02\x10\x01\x12\x14\n\x07num_top\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x17\n\x07top_ids\x18\x05 \x03(\rB\x06\xb2\xc8\x18\x02\x10@\x12\x1c\n\x0ctop_logprobs\x18\x06 \x03(\x02\x42\x06\xb2\xc8\x18\x02\x10@\x12\x1e\n\x0e\x66\x61iled_outputs\x18\x07 \x03(\rB\x06\xb2\xc8\x18\x02\x10\x01\x42\n\n\x08_num_top\"\xad\x01\n\tStepReply\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07step_id\x18\x02 \x01(\x04\x12\x31\n\x07results\x18\x03 \x03(\x0b\x32\x17.treeserve.v1.RowResultB\x07\xb2\xc8\x18\x03\x08\x80 \x12\x11\n\tforward_s\x18\x04 \x01(\x02\x12\x10\n\x08sample_s\x18\x05 \x01(\x02\x12\x12\n\nnoise_hits\x18\x06 \x01(\r\x12\x14\n\x0cnoise_misses\x18\x07 \x01(\r\"\x84\x01\n\x15\x44raftModelDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\r\x12\x18\n\x10llm_weights_hash\x18\x03 \x01(\t\x12\x17\n\x0fweights_version\x18\x04 \x01(\x04\x12\x16\n\x0enum_parameters\x18\x05 \x01(\x04\"\xf8\x01\n\x0c\x44raftSession\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x13\n\x0bkeep_tokens\x18\x02 \x01(\r\x12\x1b\n\ttoken_ids\x18\x03 \x03(\rB\x08\xb2\xc8\x18\x04\x08\x80\x80@\x12\x12\n\nprompt_len\x18\x04 \x01(\r\x12.\n\x08sampling\x18\x05 \x01(\x0b\x32\x1c.treeserve.v1.SamplingParams\x12\x1d\n\x0c\x62\x61nned_early\x18\x06 \x03(\rB\x07\xb2\xc8\x18\x03\x08\x80\x08\x12\x11\n\tmax_nodes\x18\x07 \x01(\r\x12\x11\n\tmax_depth\x18\x08 \x01(\r\x12\x19\n\x11least_probability\x18\t \x01(\x02\"E\n\x0c\x44raftRequest\x12\x35\n\x08sessions\x18\x01 \x03(\x0b\x32\x1a.treeserve.v1.DraftSessionB\x07\xb2\xc8\x18\x03\x08\x80 \"\x82\x01\n\x05\x44raft\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x17\n\x0funknown_session\x18\x02 \x01(\x08\x12\x1b\n\ttoken_ids\x18\x03 \x03(\rB\x08\xb2\xc8\x18\x04\x08\x80\x80\x04\x12\x17\n\x07parents\x18\x04 \x03(\rB\x06\xb2\xc8\x18\x02\x10\x01\x12\x16\n\x06scores\x18\x05 \x03(\x02\x42\x06\xb2\xc8\x18\x02\x10\x01\"}\n\nDraftReply\x12,\n\x06\x64rafts\x18\x01 \x03(\x0b\x32\x13.treeserve.v1.DraftB\x07\xb2\xc8\x18\x03\x08\x80 \x12\x17\n\x0fweights_version\x18\x02 \x01(\x04\x12\x12\n\nnoise_hits\x18\x03 \x01(\r\x12\x14\n\x0cnoise_misses\x18\x04 \x01(\r\"/\n\x0eReleaseRequest\x12\x1d\n\x0bsession_ids\x18\x01 \x03(\x04\x42\x08\xb2\xc8\x18\x04\x08\x80\x80\x04\"\x0e\n\x0cReleaseReply2\x94\x01\n\x08Verifier\x12G\n\x08\x44\x65scribe\x12\x1d.treeserve.v1.DescribeRequest\x1a\x1c.treeserve.v1.LLMDescription\x12?\n\x05Steps\x12\x19.treeserve.v1.StepMessage\x1a\x17.treeserve.v1.StepReply(\x01\x30\x01\x32\xe0\x01\n\nSpeculator\x12N\n\x08\x44\x65scribe\x12\x1d.treeserve.v1.DescribeRequest\x1a#.treeserve.v1.DraftModelDescription\x12=\n\x05\x44raft\x12\x1a.treeserve.v1.DraftRequest\x1a\x18.treeserve.v1.DraftReply\x12\x43\n\x07Release\x12\x1c.treeserve.v1.ReleaseRequest\x1a\x1a.treeserve.v1.ReleaseReply:C\n\x05\x62ound\x12\x1d.google.protobuf.FieldOptions\x18\x86\x89\x03 \x01(\x0b\x32\x13.treeserve.v1.Boundb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.speculation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['bias_ids']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['bias_ids']._serialized_options = b'\262\310\030\003\010\200\010'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['biases']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['biases']._serialized_options = b'\262\310\030\003\010\200\010'
   _globals['_NEWREQUEST'].fields_by_name['banned_early']._loaded_options = None
   _globals['_NEWREQUEST'].fields_by_name['banned_early']._serialized_options = b'\262\310\030\003\010\200\010'
+  _globals['_NEWREQUEST'].fields_by_name['reused_blocks']._loaded_options = None
+  _globals['_NEWREQUEST'].fields_by_name['reused_blocks']._serialized_options = b'\262\310\030\004\010\200\200\004'
+  _globals['_NEWREQUEST'].fields_by_name['token_ids']._loaded_options = None
+  _globals['_NEWREQUEST'].fields_by_name['token_ids']._serialized_options = b'\262\310\030\004\010\200\200@'
   _globals['_KVCOMMIT'].fields_by_name['kept_nodes']._loaded_options = None
   _globals['_KVCOMMIT'].fields_by_name['kept_nodes']._serialized_options = b'\262\310\030\004\010\200\200\004'
   _globals['_ROW'].fields_by_name['token_ids']._loaded_options = None
@@ -52,6 +60,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STEPMESSAGE'].fields_by_name['new']._serialized_options = b'\262\310\030\003\010\200 '
   _globals['_STEPMESSAGE'].fields_by_name['rows']._loaded_options = None
   _globals['_STEPMESSAGE'].fields_by_name['rows']._serialized_options = b'\262\310\030\003\010\200 '
+  _globals['_STEPMESSAGE'].fields_by_name['trims']._loaded_options = None
+  _globals['_STEPMESSAGE'].fields_by_name['trims']._serialized_options = b'\262\310\030\003\010\200 '
   _globals['_ROWRESULT'].fields_by_name['drawn_ids']._loaded_options = None
   _globals['_ROWRESULT'].fields_by_name['drawn_ids']._serialized_options = b'\262\310\030\004\010\200\200\004'
   _globals['_ROWRESULT'].fields_by_name['logprobs']._loaded_options = None
@@ -60,6 +70,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROWRESULT'].fields_by_name['top_ids']._serialized_options = b'\262\310\030\002\020@'
   _globals['_ROWRESULT'].fields_by_name['top_logprobs']._loaded_options = None
   _globals['_ROWRESULT'].fields_by_name['top_logprobs']._serialized_options = b'\262\310\030\002\020@'
+  _globals['_ROWRESULT'].fields_by_name['failed_outputs']._loaded_options = None
+  _globals['_ROWRESULT'].fields_by_name['failed_outputs']._serialized_options = b'\262\310\030\002\020\001'
   _globals['_STEPREPLY'].fields_by_name['results']._loaded_options = None
   _globals['_STEPREPLY'].fields_by_name['results']._serialized_options = b'\262\310\030\003\010\200 '
   _globals['_DRAFTSESSION'].fields_by_name['token_ids']._loaded_options = None
@@ -84,36 +96,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBEREQUEST']._serialized_end=135
   _globals['_LLMDESCRIPTION']._serialized_start=138
   _globals['_LLMDESCRIPTION']._serialized_end=414
-  _globals['_SAMPLINGPARAMS']._serialized_start=416
-  _globals['_SAMPLINGPARAMS']._serialized_end=532
-  _globals['_NEWREQUEST']._serialized_start=535
-  _globals['_NEWREQUEST']._serialized_end=710
-  _globals['_KVCOMMIT']._serialized_start=712
-  _globals['_KVCOMMIT']._serialized_end=772
-  _globals['_ROW']._serialized_start=775
-  _globals['_ROW']._serialized_end=949
-  _globals['_STEPMESSAGE']._serialized_start=952
-  _globals['_STEPMESSAGE']._serialized_end=1179
-  _globals['_ROWRESULT']._serialized_start=1182
-  _globals['_ROWRESULT']._serialized_end=1357
-  _globals['_STEPREPLY']._serialized_start=1360
-  _globals['_STEPREPLY']._serialized_end=1491
-  _globals['_DRAFTMODELDESCRIPTION']._serialized_start=1494
-  _globals['_DRAFTMODELDESCRIPTION']._serialized_end=1626
-  _globals['_DRAFTSESSION']._serialized_start=1629
-  _globals['_DRAFTSESSION']._serialized_end=1877
-  _globals['_DRAFTREQUEST']._serialized_start=1879
-  _globals['_DRAFTREQUEST']._serialized_end=1948
-  _globals['_DRAFT']._serialized_start=1951
-  _globals['_DRAFT']._serialized_end=2081
-  _globals['_DRAFTREPLY']._serialized_start=2083
-  _globals['_DRAFTREPLY']._serialized_end=2166
-  _globals['_RELEASEREQUEST']._serialized_start=2168
-  _globals['_RELEASEREQUEST']._serialized_end=2215
-  _globals['_RELEASEREPLY']._serialized_start=2217
-  _globals['_RELEASEREPLY']._serialized_end=2231
-  _globals['_VERIFIER']._serialized_start=2234
-  _globals['_VERIFIER']._serialized_end=2382
-  _globals['_SPECULATOR']._serialized_start=2385
-  _globals['_SPECULATOR']._serialized_end=2609
+  _globals['_SAMPLINGPARAMS']._serialized_start=417
+  _globals['_SAMPLINGPARAMS']._serialized_end=666
+  _globals['_NEWREQUEST']._serialized_start=669
+  _globals['_NEWREQUEST']._serialized_end=923
+  _globals['_KVCOMMIT']._serialized_start=925
+  _globals['_KVCOMMIT']._serialized_end=985
+  _globals['_ROW']._serialized_start=988
+  _globals['_ROW']._serialized_end=1162
+  _globals['_STEPMESSAGE']._serialized_start=1165
+  _globals['_STEPMESSAGE']._serialized_end=1416
+  _globals['_ROWRESULT']._serialized_start=1419
+  _globals['_ROWRESULT']._serialized_end=1626
+  _globals['_STEPREPLY']._serialized_start=1629
+  _globals['_STEPREPLY']._serialized_end=1802
+  _globals['_DRAFTMODELDESCRIPTION']._serialized_start=1805
+  _globals['_DRAFTMODELDESCRIPTION']._serialized_end=1937
+  _globals['_DRAFTSESSION']._serialized_start=1940
+  _globals['_DRAFTSESSION']._serialized_end=2188
+  _globals['_DRAFTREQUEST']._serialized_start=2190
+  _globals['_DRAFTREQUEST']._serialized_end=2259
+  _globals['_DRAFT']._serialized_start=2262
+  _globals['_DRAFT']._serialized_end=2392
+  _globals['_DRAFTREPLY']._serialized_start=2394
+  _globals['_DRAFTREPLY']._serialized_end=2519
+  _globals['_RELEASEREQUEST']._serialized_start=2521
+  _globals['_RELEASEREQUEST']._serialized_end=2568
+  _globals['_RELEASEREPLY']._serialized_start=2570
+  _globals['_RELEASEREPLY']._serialized_end=2584
+  _globals['_VERIFIER']._serialized_start=2587
+  _globals['_VERIFIER']._serialized_end=2735
+  _globals['_SPECULATOR']._serialized_start=2738
+  _globals['_SPECULATOR']._serialized_end=2962
 # @@protoc_insertion_point(module_scope)

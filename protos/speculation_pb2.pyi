@@ -50,34 +50,50 @@ class LLMDescription(_message.Message):
     def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., num_kv_blocks: _Optional[int] = ..., kv_block_tokens: _Optional[int] = ..., num_parameters: _Optional[int] = ..., weights_hash: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., backend: _Optional[str] = ..., batch_invariant: _Optional[bool] = ..., max_nodes_per_row: _Optional[int] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "min_p", "min_tokens", "seed")
+    __slots__ = ("temperature", "top_k", "top_p", "min_p", "min_tokens", "seed", "repetition_penalty", "frequency_penalty", "presence_penalty", "bias_ids", "biases")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
     MIN_P_FIELD_NUMBER: _ClassVar[int]
     MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    BIAS_IDS_FIELD_NUMBER: _ClassVar[int]
+    BIASES_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
     min_p: float
     min_tokens: int
     seed: int
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., min_tokens: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    bias_ids: _containers.RepeatedScalarFieldContainer[int]
+    biases: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., min_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., bias_ids: _Optional[_Iterable[int]] = ..., biases: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class NewRequest(_message.Message):
-    __slots__ = ("request_id", "prompt_len", "sampling", "banned_early", "num_logprobs")
+    __slots__ = ("request_id", "prompt_len", "sampling", "banned_early", "num_logprobs", "reused_blocks", "token_ids", "grammar")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     BANNED_EARLY_FIELD_NUMBER: _ClassVar[int]
     NUM_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    REUSED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     prompt_len: int
     sampling: SamplingParams
     banned_early: _containers.RepeatedScalarFieldContainer[int]
     num_logprobs: int
-    def __init__(self, request_id: _Optional[int] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., banned_early: _Optional[_Iterable[int]] = ..., num_logprobs: _Optional[int] = ...) -> None: ...
+    reused_blocks: _containers.RepeatedScalarFieldContainer[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    grammar: str
+    def __init__(self, request_id: _Optional[int] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., banned_early: _Optional[_Iterable[int]] = ..., num_logprobs: _Optional[int] = ..., reused_blocks: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., grammar: _Optional[str] = ...) -> None: ...
 
 class KVCommit(_message.Message):
     __slots__ = ("request_id", "kept_nodes")
@@ -106,7 +122,7 @@ class Row(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., start: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., new_blocks: _Optional[_Iterable[int]] = ..., first_output: _Optional[int] = ..., scored_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StepMessage(_message.Message):
-    __slots__ = ("epoch", "step_id", "group", "commits", "releases", "new", "rows")
+    __slots__ = ("epoch", "step_id", "group", "commits", "releases", "new", "rows", "trims")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +130,7 @@ class StepMessage(_message.Message):
     RELEASES_FIELD_NUMBER: _ClassVar[int]
     NEW_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    TRIMS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step_id: int
     group: int
@@ -121,37 +138,44 @@ class StepMessage(_message.Message):
     releases: _containers.RepeatedScalarFieldContainer[int]
     new: _containers.RepeatedCompositeFieldContainer[NewRequest]
     rows: _containers.RepeatedCompositeFieldContainer[Row]
-    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., group: _Optional[int] = ..., commits: _Optional[_Iterable[_Union[KVCommit, _Mapping]]] = ..., releases: _Optional[_Iterable[int]] = ..., new: _Optional[_Iterable[_Union[NewRequest, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
+    trims: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., group: _Optional[int] = ..., commits: _Optional[_Iterable[_Union[KVCommit, _Mapping]]] = ..., releases: _Optional[_Iterable[int]] = ..., new: _Optional[_Iterable[_Union[NewRequest, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., trims: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RowResult(_message.Message):
-    __slots__ = ("request_id", "drawn_ids", "logprobs", "num_top", "top_ids", "top_logprobs")
+    __slots__ = ("request_id", "drawn_ids", "logprobs", "num_top", "top_ids", "top_logprobs", "failed_outputs")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     DRAWN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     NUM_TOP_FIELD_NUMBER: _ClassVar[int]
     TOP_IDS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     drawn_ids: _containers.RepeatedScalarFieldContainer[int]
     logprobs: _containers.RepeatedScalarFieldContainer[float]
     num_top: int
     top_ids: _containers.RepeatedScalarFieldContainer[int]
     top_logprobs: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, request_id: _Optional[int] = ..., drawn_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., num_top: _Optional[int] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+    failed_outputs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[int] = ..., drawn_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., num_top: _Optional[int] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., failed_outputs: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StepReply(_message.Message):
-    __slots__ = ("epoch", "step_id", "results", "forward_s", "sample_s")
+    __slots__ = ("epoch", "step_id", "results", "forward_s", "sample_s", "noise_hits", "noise_misses")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     FORWARD_S_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_S_FIELD_NUMBER: _ClassVar[int]
+    NOISE_HITS_FIELD_NUMBER: _ClassVar[int]
+    NOISE_MISSES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step_id: int
     results: _containers.RepeatedCompositeFieldContainer[RowResult]
     forward_s: float
     sample_s: float
-    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[RowResult, _Mapping]]] = ..., forward_s: _Optional[float] = ..., sample_s: _Optional[float] = ...) -> None: ...
+    noise_hits: int
+    noise_misses: int
+    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[RowResult, _Mapping]]] = ..., forward_s: _Optional[float] = ..., sample_s: _Optional[float] = ..., noise_hits: _Optional[int] = ..., noise_misses: _Optional[int] = ...) -> None: ...
 
 class DraftModelDescription(_message.Message):
     __slots__ = ("name", "vocab_size", "llm_weights_hash", "weights_version", "num_parameters")
@@ -210,12 +234,16 @@ class Draft(_message.Message):
     def __init__(self, session_id: _Optional[int] = ..., unknown_session: _Optional[bool] = ..., token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class DraftReply(_message.Message):
-    __slots__ = ("drafts", "weights_version")
+    __slots__ = ("drafts", "weights_version", "noise_hits", "noise_misses")
     DRAFTS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NOISE_HITS_FIELD_NUMBER: _ClassVar[int]
+    NOISE_MISSES_FIELD_NUMBER: _ClassVar[int]
     drafts: _containers.RepeatedCompositeFieldContainer[Draft]
     weights_version: int
-    def __init__(self, drafts: _Optional[_Iterable[_Union[Draft, _Mapping]]] = ..., weights_version: _Optional[int] = ...) -> None: ...
+    noise_hits: int
+    noise_misses: int
+    def __init__(self, drafts: _Optional[_Iterable[_Union[Draft, _Mapping]]] = ..., weights_version: _Optional[int] = ..., noise_hits: _Optional[int] = ..., noise_misses: _Optional[int] = ...) -> None: ...
 
 class ReleaseRequest(_message.Message):
     __slots__ = ("session_ids",)

@@ -4,13 +4,16 @@ The manager decides; the tables only follow it and refuse what cannot be right. 
 `after(message)` gives the tables that follow a message and leaves these as they are, so a message
 that is refused half way has changed nothing.
 
+A request's first blocks may be such as others filled. A block that several requests hold is never
+written to, so sharing needs no copies.
+
 Slot i of block b is cache slot b * block_tokens + i. Place p of a request is the p-th slot of its
 blocks; committed token p has its KV in place p.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,7 +24,7 @@ from actors.errors import ProtocolError
 from actors.messages import KVCommit, NewRequest, Row, StepMessage
 from actors.tree import CONTEXT, TokenTree
 
-_FREE = -1
+_NEVER_FILLED = -1
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class RequestKV:
     Attributes:
         new: how the request was announced.
         slots: [granted places] cache slots, in place order.
-        committed: places that hold a contiguous run of tokens.
+        committed: places that hold a contiguous run of tokens, reused ones included.
         last_row: the row whose nodes a commit may keep; None once it was committed.
     """
 
@@ -47,20 +50,20 @@ class BlockTables:
 
     Attributes:
         block_tokens: slots of a block.
-        owners: [num_blocks] request that holds each block; -1 is free.
+        holders: [num_blocks] how many requests hold each block; -1: none ever did.
         requests: by request id.
     """
 
     block_tokens: int
-    owners: npt.NDArray[np.int64]
+    holders: npt.NDArray[np.int64]
     requests: Mapping[int, RequestKV] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, num_blocks: int, block_tokens: int) -> BlockTables:
-        return cls(block_tokens, np.full(num_blocks, _FREE, dtype=np.int64))
+        return cls(block_tokens, np.full(num_blocks, _NEVER_FILLED, dtype=np.int64))
 
     def after(self, message: StepMessage) -> tuple[BlockTables, SlotMoves, Slots]:
-        """The tables that follow a message; commits, releases, new requests, grants, rows.
+        """The tables that follow a message; commits, trims, releases, new requests, grants, rows.
 
         Returns:
             The new tables, the moves that its commits ask for, and the slots newly granted.
@@ -69,16 +72,17 @@ class BlockTables:
             ProtocolError: the message asks for something that these tables do not allow.
         """
         requests = dict(self.requests)
-        owners = self.owners.copy()
+        holders = self.holders.copy()
         moves = _apply_commits(requests, message.commits)
+        for request_id in message.trims:
+            requests[request_id] = self._trim(holders, _known(requests, request_id))
         for request_id in message.releases:
-            _known(requests, request_id)
-            owners[owners == request_id] = _FREE
+            holders[self._blocks(_known(requests, request_id).slots)] -= 1
             del requests[request_id]
         for new in message.new:
             if new.request_id in requests:
                 raise ProtocolError(f"request {new.request_id} is known already")
-            requests[new.request_id] = RequestKV(new, np.empty(0, dtype=np.int64))
+            requests[new.request_id] = self._admit(holders, new)
         granted = [np.empty(0, dtype=np.int64)]
         in_step: set[int] = set()
         for row in message.rows:
@@ -86,20 +90,51 @@ class BlockTables:
                 raise ProtocolError(f"request {row.request_id} has two rows in one step")
             in_step.add(row.request_id)
             held = _known(requests, row.request_id)
-            slots = self._grant(owners, row)
+            slots = self._grant(holders, row)
             granted.append(slots)
-            requests[row.request_id] = _with_row(held, row, slots)
-        return BlockTables(self.block_tokens, owners, requests), moves, np.concatenate(granted)
+            requests[row.request_id] = held = _with_row(held, row, slots)
+            written = held.slots[row.start : row.start + len(row.tree)] // self.block_tokens
+            if holders[written].max(initial=1) > 1:
+                raise ProtocolError(f"request {row.request_id} writes into a shared block")
+        return BlockTables(self.block_tokens, holders, requests), moves, np.concatenate(granted)
 
-    def _grant(self, owners: npt.NDArray[np.int64], row: Row) -> Slots:
+    def _trim(self, holders: npt.NDArray[np.int64], held: RequestKV) -> RequestKV:
+        if held.last_row is not None:
+            raise ProtocolError(f"request {held.new.request_id} has a row that is not committed")
+        kept = -(-held.committed // self.block_tokens) * self.block_tokens
+        holders[self._blocks(held.slots[kept:])] -= 1
+        return replace(held, slots=held.slots[:kept])
+
+    def _admit(self, holders: npt.NDArray[np.int64], new: NewRequest) -> RequestKV:
+        if len(set(new.reused_blocks)) < len(new.reused_blocks):
+            raise ProtocolError(f"request {new.request_id} reuses a block twice")
+        for block in new.reused_blocks:
+            self._require_block(block)
+            if holders[block] == _NEVER_FILLED:
+                raise ProtocolError(f"block {block} was never filled")
+            holders[block] += 1
+        slots = self._slots(new.reused_blocks)
+        return RequestKV(new, slots, committed=len(slots))
+
+    def _grant(self, holders: npt.NDArray[np.int64], row: Row) -> Slots:
         for block in row.new_blocks:
-            if not 0 <= block < len(owners):
-                raise ProtocolError(f"block {block} is not one of the {len(owners)}")
-            if owners[block] != _FREE:
-                raise ProtocolError(f"block {block} belongs to request {owners[block]} already")
-            owners[block] = row.request_id
-        blocks = np.asarray(row.new_blocks, dtype=np.int64)
-        return (blocks[:, None] * self.block_tokens + np.arange(self.block_tokens)).reshape(-1)
+            self._require_block(block)
+            if holders[block] > 0:
+                raise ProtocolError(f"block {block} is held already")
+            holders[block] = 1
+        return self._slots(row.new_blocks)
+
+    def _require_block(self, block: int) -> None:
+        if not 0 <= block < len(self.holders):
+            raise ProtocolError(f"block {block} is not one of the {len(self.holders)}")
+
+    def _slots(self, blocks: Sequence[int]) -> Slots:
+        firsts = np.asarray(blocks, dtype=np.int64)[:, None] * self.block_tokens
+        return (firsts + np.arange(self.block_tokens)).reshape(-1)
+
+    def _blocks(self, slots: Slots) -> Slots:
+        """The blocks of slots that fill whole blocks."""
+        return slots[:: self.block_tokens] // self.block_tokens
 
 
 def _known(requests: Mapping[int, RequestKV], request_id: int) -> RequestKV:

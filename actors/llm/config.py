@@ -19,6 +19,7 @@ class LLMConfig(BaseModel):
         replicas: request managers, each with an LLM of its own; only 1 is built.
         offload: where weights live that do not fit; only `none` is built.
         quantization: of the weights; only `none` is built.
+        start_timeout_s: an actor that takes longer to load and answer is given up.
         step_timeout_s: a step that takes longer counts as lost.
         num_threads: CPU threads of a rank; None leaves torch's own choice.
     """
@@ -30,6 +31,7 @@ class LLMConfig(BaseModel):
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
     offload: Literal["none"] = "none"
     quantization: Literal["none"] = "none"
+    start_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
     step_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
     num_threads: Annotated[int, Field(ge=1, le=1024)] | None = None
 

@@ -1,14 +1,15 @@
-"""Whether a row's logits are bit for bit the same whatever else is in the step.
+"""Whether a row's logits and KV are bit for bit the same whatever else is in the step.
 
 A matter of kernels, types and machines, so it is tried out rather than assumed: one text is run as
 a whole, then again in steps of 1, 2, 8 and 32 rows, alone and beside another request, and as the
-path through a tree whose other nodes stand between. Bits that differ anywhere, in logits or in the
-KV that was written, show in the logits that follow.
+path through a tree whose other nodes stand between. Logits are compared, and the KV that was
+written, since requests that begin alike share it however it came about.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -35,30 +36,46 @@ def is_batch_invariant(loaded: LoadedModel) -> bool:
     vocab_size = loaded.model.vocab_size
     ids = [(place * place + 7919 * place + 5) % vocab_size for place in range(_NUM_TOKENS)]
     cache = KVCache(loaded.model.kv_shape, 2, _NUM_TOKENS, loaded.dtype, loaded.device)
-    expected = _forward(loaded, cache, [_chain(_MAIN, 0, ids)])
+    logits = _forward(loaded, cache, [_chain(_MAIN, 0, ids)])
+    kv = cache.data[:, :, :, :_NUM_TOKENS].clone()
     return all(
-        torch.equal(logits, expected[start : start + len(logits)])
+        torch.equal(step.logits, logits[step.start : step.start + len(step.slots)])
+        and torch.equal(step.kv, kv[:, :, :, step.start : step.start + len(step.slots)])
         for beside in (False, True)
-        for start, logits in _in_steps(loaded, cache, ids, beside)
+        for step in _in_steps(loaded, cache, ids, beside)
     )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What a step made of a few tokens of the text, from `start` on."""
+
+    start: int
+    slots: Sequence[int]
+    logits: Tensor
+    kv: Tensor
 
 
 def _in_steps(
     loaded: LoadedModel, cache: KVCache, ids: Sequence[int], beside: bool
-) -> Iterator[tuple[int, Tensor]]:
-    """The text once more, step by step: where each step starts, and its logits."""
+) -> Iterator[_Step]:
+    """The text once more, step by step."""
     cache.data.zero_()
     start = 0
     for num_rows in _STEP_ROWS:
         rows = [_chain(_MAIN, start, ids[start : start + num_rows])]
         if beside:
             rows.insert(0, _chain(_NEIGHBOUR, 0, ids[-3:]))
-        yield start, _forward(loaded, cache, rows)[-num_rows:]
+        logits = _forward(loaded, cache, rows)[-num_rows:]
+        slots = list(range(start, start + num_rows))
+        yield _Step(start, slots, logits, cache.data[:, :, :, slots])
         start += num_rows
     path = ids[start : start + _TREE_DEPTH]
     tree = TokenTree.from_paths(_with_siblings(path, loaded.model.vocab_size))
     nodes = [node for node in range(len(tree)) if _is_on(path, tree.path_tokens(node))]
-    yield start, _forward(loaded, cache, [Row(_MAIN, start, tree)])[nodes]
+    logits = _forward(loaded, cache, [Row(_MAIN, start, tree)])[nodes]
+    slots = [start + node for node in nodes]
+    yield _Step(start, slots, logits, cache.data[:, :, :, slots])
 
 
 def _with_siblings(path: Sequence[int], vocab_size: int) -> list[tuple[int, ...]]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,11 +21,14 @@ from actors.errors import ProtocolError, StaleEpoch
 from actors.llm.batch import build_batch
 from actors.llm.block_tables import BlockTables
 from actors.llm.config import LLMConfig
+from actors.llm.constraints import Constraints, NodeMasks
 from actors.llm.invariance import is_batch_invariant
 from actors.llm.loading import DTYPES, LoadedModel, load_model
-from actors.llm.sampler import Sampler
+from actors.llm.sampler import Context, Sampler
+from actors.llm.texts import Texts
 from actors.messages import LLMDescription, StepMessage, StepReply
 from actors.noise import NoiseSource
+from actors.vocabulary import Vocabulary
 
 _REMEMBERED_REPLIES = 16
 
@@ -41,6 +45,7 @@ class RankOptions:
         kv_block_tokens: tokens of one KV block.
         kv_memory_bytes: of the KV cache; None sizes it by the memory that is free.
         llm: the configuration's section.
+        vocabulary: reads the model's vocabulary, which grammars need; None for no grammars.
     """
 
     path: Path
@@ -50,6 +55,7 @@ class RankOptions:
     kv_block_tokens: int = 16
     kv_memory_bytes: int | None = None
     llm: LLMConfig = field(default_factory=LLMConfig)
+    vocabulary: Callable[[], Vocabulary] | None = None
 
 
 def load_rank(options: RankOptions) -> Rank:
@@ -70,7 +76,8 @@ def load_rank(options: RankOptions) -> Rank:
         options.kv_memory_bytes,
         loaded.max_context_tokens,
     )
-    return Rank(loaded, options.model_id, num_blocks, options.kv_block_tokens)
+    vocabulary = None if options.vocabulary is None else options.vocabulary()
+    return Rank(loaded, options.model_id, num_blocks, options.kv_block_tokens, vocabulary)
 
 
 class Rank:
@@ -80,17 +87,28 @@ class Rank:
         loaded: the model.
         model_id: what to call it.
         num_blocks, block_tokens: size of the KV cache.
+        vocabulary: the model's; without it no request with a grammar gets on.
     """
 
     def __init__(
-        self, loaded: LoadedModel, model_id: str, num_blocks: int, block_tokens: int
+        self,
+        loaded: LoadedModel,
+        model_id: str,
+        num_blocks: int,
+        block_tokens: int,
+        vocabulary: Vocabulary | None = None,
     ) -> None:
         self._loaded = loaded
         self._model = loaded.model
         self._cache = KVCache(
             loaded.model.kv_shape, num_blocks, block_tokens, loaded.dtype, loaded.device
         )
-        self._sampler = Sampler(NoiseSource(self._model.vocab_size))
+        self._noise = NoiseSource(self._model.vocab_size)
+        self._sampler = Sampler(self._noise)
+        self._texts = Texts(self._model.vocab_size)
+        self._constraints: Constraints | None = None
+        if vocabulary is not None:
+            self._constraints = Constraints(vocabulary, self._model.vocab_size)
         self._epoch = -1
         self._next_step = 0
         self._tables = BlockTables.empty(num_blocks, block_tokens)
@@ -129,10 +147,15 @@ class Rank:
             raise ProtocolError(f"step {message.step_id} came where {expected} was due")
         tables = BlockTables.empty(*self._cache_size) if fresh else self._tables
         check_message(message, self._description)
+        before = tables.requests
         tables, moves, granted = tables.after(message)
         if fresh:
             self._epoch = message.epoch
             self._replies.clear()
+            self._forget()
+        self._texts.follow(message, before)
+        if self._constraints is not None:
+            self._constraints.follow(message.new, message.releases)
         self._tables = tables
         self._next_step = message.step_id + 1
         self._cache.move(moves)
@@ -140,6 +163,12 @@ class Rank:
         reply = self._run(message)
         self._remember(reply)
         return reply
+
+    def _forget(self) -> None:
+        """Texts and grammars are those of one epoch."""
+        self._texts.clear()
+        if self._constraints is not None:
+            self._constraints.clear()
 
     @property
     def _cache_size(self) -> tuple[int, int]:
@@ -150,21 +179,46 @@ class Rank:
             return StepReply(message.epoch, message.step_id)
         started = time.perf_counter()
         requests = self._tables.requests
+        masks = self._begin_masks(message)
         batch = build_batch(message.rows, requests, self._cache.scratch_slot, self._loaded.device)
         logits = self._model.forward(batch, self._cache)
         if self._loaded.device.type == "cuda":
             torch.cuda.synchronize(self._loaded.device)
         forwarded = time.perf_counter()
-        news = [requests[row.request_id].new for row in message.rows]
-        results = self._sampler.sample(message.rows, news, logits) if len(logits) else []
+        masks_by_request = masks.result() if masks is not None else {}
+        contexts = [
+            Context(
+                requests[row.request_id].new,
+                self._texts.get(row.request_id),
+                masks_by_request.get(row.request_id, {}),
+            )
+            for row in message.rows
+        ]
+        results = self._sampler.sample(message.rows, contexts, logits) if len(logits) else []
         sampled = time.perf_counter()
+        noise_hits, noise_misses = self._noise.take_counts()
         return StepReply(
             message.epoch,
             message.step_id,
             tuple(results),
             forward_s=forwarded - started,
             sample_s=sampled - forwarded,
+            noise_hits=noise_hits,
+            noise_misses=noise_misses,
         )
+
+    def _begin_masks(self, message: StepMessage) -> Future[dict[int, NodeMasks]] | None:
+        """Masks for the rows whose grammar has a say, to be ready when the logits are."""
+        if self._constraints is None:
+            return None
+        rows = [
+            (row, text.output_before(row.start))
+            for row in message.rows
+            if row.num_outputs
+            and self._tables.requests[row.request_id].new.grammar
+            and (text := self._texts.get(row.request_id)) is not None
+        ]
+        return self._constraints.begin(rows) if rows else None
 
     def _remember(self, reply: StepReply) -> None:
         self._replies[reply.step_id] = reply
@@ -179,7 +233,10 @@ def check_message(message: StepMessage, description: LLMDescription) -> None:
         ProtocolError: naming the request at fault.
     """
     for new in message.new:
-        _check_ids(new.request_id, new.banned_early, description)
+        biased = tuple(token for token, _ in new.sampling.logit_bias)
+        _check_ids(new.request_id, new.banned_early + biased + new.token_ids, description)
+        if new.needs_text and len(new.token_ids) < new.prompt_len:
+            raise ProtocolError(f"request {new.request_id} is announced without its text")
     for row in message.rows:
         _check_ids(row.request_id, row.tree.token_ids + row.scored_ids, description)
         if not len(row.tree):

@@ -1,9 +1,9 @@
 """From logits to the LLM's own next token at every output node.
 
-The logit steps, per node: `min_tokens` ban → temperature → top-k → top-p → min-p. Then the draw by
-the Gumbel-max rule with the shared noise: argmax over the kept tokens of l + T * G(seed, position),
-ties to the lowest id. Greedy requests take the plain argmax. Log-probabilities are of the raw
-logits.
+The logit steps, per node and from the node's own path: bias → penalties → `min_tokens` ban →
+grammar → temperature → top-k → top-p → min-p. Then the draw by the Gumbel-max rule with the shared
+noise: argmax over the kept tokens of l + T * G(seed, position), ties to the lowest id. Greedy
+requests take the plain argmax. Log-probabilities are of the raw logits.
 
 Every node is worked on by itself, in arrays of one fixed shape, so its result does not depend on
 what else is in the step. No step sorts the vocabulary unless a nucleus really spans it.
@@ -12,14 +12,16 @@ what else is in the step. No step sorts the vocabulary unless a nucleus really s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from actors.logit_steps import Logits, kept_ids, top_k_ids
+from actors.llm.constraints import NodeMasks
+from actors.llm.texts import Text
+from actors.logit_steps import Logits, Mask, adjusted, kept_ids, top_k_ids
 from actors.messages import NewRequest, Row, RowResult, TopLogprobs
 from actors.noise import NoiseSource
 
@@ -30,13 +32,34 @@ class Node:
 
     Attributes:
         new: the request it belongs to.
-        position: 0-based index, in prompt + output, of the token being drawn.
+        row: the row it stands in.
+        place: its index in the row's tree.
         scored_id: whose log-probability is wanted; None for that of the drawn token.
+        text: of the request, if its draws depend on it.
+        mask: what its grammar allows; None also where the grammar has no say or has failed.
     """
 
     new: NewRequest
-    position: int
+    row: Row
+    place: int
     scored_id: int | None = None
+    text: Text | None = None
+    mask: Mask | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """True if it has a grammar that could not tell what it allows here."""
+        return bool(self.new.grammar) and self.draws and self.mask is None
+
+    @property
+    def position(self) -> int:
+        """0-based index, in prompt + output, of the token being drawn."""
+        return self.row.start + self.row.tree.depths[self.place] + 1
+
+    @property
+    def draws(self) -> bool:
+        """False inside the prompt, where only log-probabilities can be wanted."""
+        return self.position >= self.new.prompt_len
 
     @property
     def banned(self) -> tuple[int, ...]:
@@ -44,13 +67,37 @@ class Node:
         early = self.position - self.new.prompt_len < self.new.sampling.min_tokens
         return self.new.banned_early if early else ()
 
+    def adjusted(self, logits: Logits) -> Logits:
+        """The node's logits after every step before the temperature; see `logit_steps`."""
+        sampling = self.new.sampling
+        if self.text is None or not sampling.penalizes:
+            return adjusted(logits, sampling, None, self.banned, self.mask)
+        path = self.row.tree.path_tokens(self.place)
+        with self.text.before(self.row.start, path) as occurrences:
+            return adjusted(logits, sampling, occurrences, self.banned, self.mask)
 
-def output_nodes(row: Row, new: NewRequest) -> list[Node]:
+
+@dataclass(frozen=True)
+class Context:
+    """What the draws of one row may depend on beside its logits.
+
+    Attributes:
+        new: the row's request.
+        text: its text, if draws depend on it.
+        masks: what its grammar allows, by node.
+    """
+
+    new: NewRequest
+    text: Text | None = None
+    masks: NodeMasks = field(default_factory=dict)
+
+
+def output_nodes(row: Row, context: Context) -> list[Node]:
     """The output nodes of a row, in order."""
-    depths = row.tree.depths[row.first_output :]
+    places = range(row.first_output, len(row.tree))
     return [
-        Node(new, row.start + depth + 1, scored)
-        for depth, scored in zip_longest(depths, row.scored_ids)
+        Node(context.new, row, place, scored, context.text, context.masks.get(place))
+        for place, scored in zip_longest(places, row.scored_ids)
     ]
 
 
@@ -65,16 +112,18 @@ class Sampler:
         self._noise = noise
 
     def sample(
-        self, rows: Sequence[Row], news: Sequence[NewRequest], logits: Tensor
+        self, rows: Sequence[Row], contexts: Sequence[Context], logits: Tensor
     ) -> list[RowResult]:
         """Results of all rows that have outputs, in row order.
 
         Args:
-            news: each row's request.
+            contexts: each row's.
             logits: [outputs, vocab] of all rows' output nodes; not changed.
         """
         nodes = [
-            node for row, new in zip(rows, news, strict=True) for node in output_nodes(row, new)
+            node
+            for row, context in zip(rows, contexts, strict=True)
+            for node in output_nodes(row, context)
         ]
         host = logits.numpy() if logits.device.type == "cpu" else None
         # numpy's argmax is several times as fast as torch's on CPUs; both take the first of equals.
@@ -88,13 +137,12 @@ class Sampler:
         return list(_results(rows, nodes, drawn, host))
 
     def _draw(self, node: Node, logits: Logits, best: int) -> int:
-        sampling = node.new.sampling
-        if node.banned:
-            logits = logits.copy()
-            logits[list(node.banned)] = -np.inf
-            best = int(np.argmax(logits))
-        if sampling.is_greedy:
+        if not node.draws:
             return best
+        sampling = node.new.sampling
+        raw, logits = logits, node.adjusted(logits)
+        if sampling.is_greedy:
+            return best if logits is raw else int(np.argmax(logits))
         noise = self._noise.get(sampling.seed, node.position)
         temperature = np.float32(sampling.temperature)
         if not sampling.truncates:
@@ -104,8 +152,10 @@ class Sampler:
 
 
 def _needs_logits(node: Node) -> bool:
-    new = node.new
-    return bool(not new.sampling.is_greedy or node.banned or new.num_logprobs is not None)
+    """False if the best of the raw logits is all that is asked for."""
+    sampling = node.new.sampling
+    adjusts = sampling.logit_bias or sampling.penalizes or node.banned or node.mask is not None
+    return bool(adjusts or not sampling.is_greedy or node.new.num_logprobs is not None)
 
 
 def _results(
@@ -128,7 +178,11 @@ def _results(
                 logprobs.append(logprob)
                 top.append(best)
         yield RowResult(
-            row.request_id, tuple(drawn[index] for index in span), tuple(logprobs), tuple(top)
+            row.request_id,
+            tuple(drawn[index] for index in span),
+            tuple(logprobs),
+            tuple(top),
+            tuple(number for number, index in enumerate(span) if nodes[index].has_failed),
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actors.errors import InputError
-from actors.messages import LLMDescription
+from actors.messages import MAX_GRAMMAR_BYTES, LLMDescription
 from actors.request_manager.config import SpeculationConfig
 from actors.request_manager.generation import MAX_LOGPROBS, GenerationRequest
 
@@ -17,9 +17,13 @@ def check_request(
         wanted = getattr(asked, name)
         if wanted is not None and not 0 <= wanted <= MAX_LOGPROBS:
             raise InputError(f"{name} must be between 0 and {MAX_LOGPROBS}", name)
+    _check_grammar(asked)
     wishes = asked.speculation
-    if wishes.max_nodes is not None and wishes.max_nodes < 0:
-        raise InputError("speculation.max_nodes must not be negative", "speculation.max_nodes")
+    if wishes.max_nodes is not None and not 0 <= wishes.max_nodes <= speculation.max_tree_nodes:
+        raise InputError(
+            f"speculation.max_nodes must be between 0 and {speculation.max_tree_nodes}",
+            "speculation.max_nodes",
+        )
     if wishes.verification not in (None, speculation.verification):
         raise InputError(
             f"this server verifies by {speculation.verification!r}", "speculation.verification"
@@ -30,6 +34,18 @@ def check_request(
             raise InputError(
                 f"no drafter {name!r} runs here; there are: {running}", "speculation.drafters"
             )
+
+
+def _check_grammar(asked: GenerationRequest) -> None:
+    if not asked.grammar:
+        return
+    if len(asked.grammar.encode()) > MAX_GRAMMAR_BYTES:
+        raise InputError(f"a grammar has at most {MAX_GRAMMAR_BYTES} bytes", "response_format")
+    # At its end a grammar allows nothing but EOS.
+    if asked.sampling.min_tokens:
+        raise InputError("the output must follow a grammar: not with min_tokens", "min_tokens")
+    if asked.stop.ignore_eos:
+        raise InputError("the output must follow a grammar: not with ignore_eos", "ignore_eos")
 
 
 def _check_tokens(asked: GenerationRequest, llm: LLMDescription) -> None:

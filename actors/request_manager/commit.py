@@ -5,6 +5,7 @@ LLM's tokens are grouped into steps. The rules:
 
 - The token that ends an output belongs to it: it counts in the completion tokens.
 - The text of a stop token or of EOS is not shown; a stop string is cut off with all that follows.
+  With `show_stop` the stop token's text and the stop string are shown.
 - A stop token wins over a stop string, and both over the limits, where they end with one token. A
   stop beyond a limit was never reached: the reason is `length`.
 - The first `min_tokens` tokens cannot end an output, but by the limits; a stop string that is
@@ -51,6 +52,7 @@ class OutputRules:
         self.min_tokens = min_tokens
         eos_ids = frozenset() if stop.ignore_eos else vocabulary.eos_ids
         self.end_ids = eos_ids | frozenset(stop.stop_token_ids)
+        self.show_stop = stop.show_stop
         self.matcher = StopMatcher(text.encode() for text in stop.stop_strings)
 
 
@@ -102,10 +104,11 @@ def _append(rules: OutputRules, state: OutputState, token: int) -> OutputState:
     """The output with one more token."""
     may_end = state.num_tokens >= rules.min_tokens
     state = replace(state, num_tokens=state.num_tokens + 1)
-    if may_end and token in rules.end_ids:
-        return _finished(state, FinishReason.STOP)
     start = state.num_bytes
     text = rules.vocabulary.text_bytes((token,))
+    if may_end and token in rules.end_ids:
+        shown = len(text) if rules.show_stop else 0
+        return _finished(replace(state, num_bytes=start + shown), FinishReason.STOP)
     if may_end:
         matcher_state, match = rules.matcher.find(state.matcher_state, text)
     else:
@@ -116,7 +119,8 @@ def _append(rules: OutputRules, state: OutputState, token: int) -> OutputState:
         state, num_bytes=num_bytes, visible_bytes=visible_bytes, matcher_state=matcher_state
     )
     if match is not None:
-        return replace(state, visible_bytes=start + match, finish_reason=FinishReason.STOP)
+        shown = rules.matcher.matched_bytes(matcher_state) if rules.show_stop else 0
+        return replace(state, visible_bytes=start + match + shown, finish_reason=FinishReason.STOP)
     if state.num_tokens >= rules.max_tokens:
         return _finished(state, FinishReason.LENGTH)
     return state

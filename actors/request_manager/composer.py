@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from actors.messages import KVCommit, NewRequest, Row, StepMessage
 from actors.request_manager.merge import MergedTree
-from actors.request_manager.request import Request
-from actors.request_manager.scheduler import Grant, Turn
+from actors.request_manager.turns import Grant, Returned, Turn
 from actors.tree import TokenTree
 
 
@@ -56,22 +55,23 @@ class Composer:
         group: int,
         grants: Sequence[Grant],
         drafts: Mapping[int, MergedTree],
-        releases: Sequence[int],
+        returned: Returned,
     ) -> tuple[StepMessage, list[StepRow]]:
         """The next message, and its rows for when the reply is back."""
         rows = [_step_row(grant, drafts.get(grant.turn.request.request_id)) for grant in grants]
-        fresh = [row.turn.request for row in rows if not row.turn.request.known_to_ranks]
+        fresh = [grant for grant in grants if not grant.turn.request.known_to_ranks]
         message = StepMessage(
             epoch=self.epoch,
             step_id=self._next_step,
             group=group,
             commits=tuple(self._commits),
-            releases=tuple(releases),
-            new=tuple(_new_request(request) for request in fresh),
+            trims=returned.trims,
+            releases=returned.releases,
+            new=tuple(_new_request(grant) for grant in fresh),
             rows=tuple(row.row for row in rows),
         )
-        for request in fresh:
-            request.known_to_ranks = True
+        for grant in fresh:
+            grant.turn.request.known_to_ranks = True
         self._next_step += 1
         self._commits.clear()
         return message, rows
@@ -103,13 +103,17 @@ def _prompt_ids_to_score(turn: Turn) -> tuple[int, ...]:
     return tuple(request.tokens[turn.start + 1 : end])
 
 
-def _new_request(request: Request) -> NewRequest:
+def _new_request(grant: Grant) -> NewRequest:
+    request = grant.turn.request
     asked = request.asked
     wanted = [k for k in (asked.num_logprobs, asked.prompt_logprobs) if k is not None]
-    return NewRequest(
+    new = NewRequest(
         request_id=request.request_id,
         prompt_len=request.prompt_len,
         sampling=asked.sampling,
         banned_early=request.banned_early,
         num_logprobs=max(wanted) if wanted else None,
+        reused_blocks=grant.reused_blocks,
+        grammar=asked.grammar,
     )
+    return replace(new, token_ids=tuple(request.tokens)) if new.needs_text else new

@@ -66,8 +66,10 @@ class SchedulerConfig(BaseModel):
         max_batch_tokens: tokens in one step at most, drafts included.
         max_running_requests: requests that hold KV blocks at one time.
         max_queued_requests: requests that may wait; more are refused.
+        max_queued_tokens: prompt tokens that may wait; a request alone is never too long.
         kv_block_tokens: tokens in one KV block.
         kv_memory_bytes: memory for the KV cache of one rank, or `auto`.
+        kv_prefix_reuse: requests that begin alike share the KV of what they have in common.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,5 +77,7 @@ class SchedulerConfig(BaseModel):
     max_batch_tokens: Annotated[int, Field(ge=16, le=65536)] = 512
     max_running_requests: Annotated[int, Field(ge=1, le=4096)] = 64
     max_queued_requests: Annotated[int, Field(ge=0, le=1_000_000)] = 256
+    max_queued_tokens: Annotated[int, Field(ge=1)] = 262_144
     kv_block_tokens: Annotated[int, Field(ge=1, le=1024)] = 16
     kv_memory_bytes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
+    kv_prefix_reuse: bool = True

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from actors.request_manager.config import SpeculationConfig
 from actors.request_manager.ports import Clock, Draft, Drafter, DraftTask
-from actors.request_manager.scheduler import Turn
+from actors.request_manager.turns import Turn
 
 logger = logging.getLogger(__name__)
 

@@ -17,22 +17,24 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 
-from actors.errors import PeerError, TreeServeError, UnavailableError
+from actors.errors import InputError, PeerError, TreeServeError, UnavailableError
 from actors.messages import LLMDescription, StepMessage
 from actors.request_manager.admission import check_request
-from actors.request_manager.budget import BUDGETS, Acceptance
 from actors.request_manager.commit import OutputRules, commit
 from actors.request_manager.composer import Composer, StepRow
 from actors.request_manager.config import SchedulerConfig, SpeculationConfig
-from actors.request_manager.drafting import Drafting, DraftsByRequest, draft_task
 from actors.request_manager.generation import FinishReason, GenerationEvent, GenerationRequest
+from actors.request_manager.guessing import Guessing
 from actors.request_manager.kv_ledger import KVLedger
-from actors.request_manager.merge import MergedTree, merge
-from actors.request_manager.ports import LLM, Clock, Drafter, DraftTask, Observer
+from actors.request_manager.merge import MergedTree
+from actors.request_manager.outbox import Outbox, Sink
+from actors.request_manager.ports import LLM, Clock, Drafter, Observer
+from actors.request_manager.prefix_reuse import PrefixReuse
 from actors.request_manager.records import Laps, Tally, step_outcome, step_record
 from actors.request_manager.request import Request, State
-from actors.request_manager.scheduler import Scheduler, Turn
-from actors.request_manager.settling import Settler, results_by_request, verify_row
+from actors.request_manager.scheduler import Scheduler
+from actors.request_manager.settling import Settler, has_failed, results_by_request, verify_row
+from actors.request_manager.turns import Turn
 from actors.request_manager.verify import VERIFICATION_RULES
 from actors.vocabulary import Vocabulary
 
@@ -41,6 +43,8 @@ logger = logging.getLogger(__name__)
 MAX_FAILURES = 3
 """A request that was in this many lost steps without getting on is ended: it may be what kills the
 ranks."""
+
+LOST_GRAMMAR = "the grammar needs too much work, or the output so far does not follow it"
 
 RESTORE_BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 
@@ -78,13 +82,17 @@ class Engine:
         self._observer = observer
         self._clock = clock
         self._ledger = KVLedger(description.num_kv_blocks, description.kv_block_tokens)
-        self._scheduler = Scheduler(scheduling, self._ledger, num_groups)
+        self._reuse = PrefixReuse(
+            enabled=scheduling.kv_prefix_reuse,
+            block_tokens=description.kv_block_tokens,
+            batch_invariant=description.batch_invariant,
+        )
+        self._scheduler = Scheduler(scheduling, self._ledger, self._reuse, num_groups)
         self._composer = Composer()
-        self._drafting = Drafting(drafters, speculation.draft_deadline_ms / 1e3, clock)
+        self._guessing = Guessing(speculation, drafters, description.vocab_size, clock)
         self._rule = VERIFICATION_RULES[speculation.verification]
-        self._budget = BUDGETS[speculation.budget]()
-        self._acceptance = Acceptance()
-        self._settler = Settler(self._ledger, self._composer, self._acceptance)
+        acceptance = self._guessing.acceptance
+        self._settler = Settler(self._ledger, self._reuse, self._composer, acceptance)
         self._next_request = 0
         self._work = [asyncio.Event() for _ in range(num_groups)]
         self._healthy = asyncio.Event()
@@ -116,20 +124,52 @@ class Engine:
         if any(task.done() for task in self._tasks):
             raise UnavailableError("the engine's loop has ended")
 
-    async def generate(self, asked: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        """Generate one output; closing the iterator cancels it.
+    def submit(self, asked: Sequence[tuple[GenerationRequest, Sink]]) -> list[Request]:
+        """Queue requests that belong together, all or none; their events go to their sinks.
+
+        Returns:
+            What `cancel` takes, in the same order.
 
         Raises:
-            InputError: the request cannot be run.
+            InputError: one of them cannot be run.
             OverloadedError: too many are waiting.
             UnavailableError: the LLM is lost or the engine is stopping.
         """
-        request = self._submit(asked)
+        if self._refusal is not None:
+            raise UnavailableError(self._refusal)
+        requests = [self._make_request(one, sink) for one, sink in asked]
+        self._scheduler.submit(requests)
+        for request in requests:
+            if request.output.finish_reason is not None and not request.wants_prompt_logprobs:
+                self._end(request, request.output.finish_reason)  # nothing is left to generate
+        self._wake()
+        return requests
+
+    def cancel(self, request: Request) -> None:
+        """End a request that nobody reads any more; does nothing if it is over."""
+        if request.state in (State.FINISHED, State.CLOSING):
+            return
+        if request.in_flight:
+            request.transition(State.CLOSING)
+        else:
+            self._end(request, FinishReason.ABORT)
+        self._wake()
+
+    async def generate(self, asked: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
+        """Generate one output; closing the iterator cancels it. Raises as `submit`."""
+        outbox = Outbox()
+        (request,) = self.submit([(asked, outbox.sink(asked.request_id))])
         try:
-            async for event in request.sink:
-                yield event
+            is_over = False
+            while not is_over:
+                (news,) = (await outbox.take()).values()
+                is_over = news.is_last
+                if news.event is not None:
+                    yield news.event
+                if news.error is not None:
+                    raise news.error
         finally:
-            self._cancel(request)
+            self.cancel(request)
 
     @property
     def is_idle(self) -> bool:
@@ -152,6 +192,8 @@ class Engine:
                 if turns or self._scheduler.has_releases:
                     await self._take_step(group, turns)
                 else:
+                    if self.is_idle:
+                        self.audit()
                     await self._work[group].wait()
                     self._work[group].clear()
             except PeerError as error:
@@ -163,13 +205,11 @@ class Engine:
     async def _take_step(self, group: int, turns: Sequence[Turn]) -> None:
         epoch = self._composer.epoch
         laps = Laps(self._clock)
-        num_draws = sum(turn.draws for turn in turns)
-        tasks = self._draft_tasks(turns, num_draws)
-        drafted = await self._drafting.ask(tasks, lambda name: self._budget.asks(name, num_draws))
+        guesses = await self._guessing.ask(turns)
         laps.end("draft")
         if epoch != self._composer.epoch:
             return
-        message, rows = self._compose(group, turns, self._merge(tasks, drafted.drafts))
+        message, rows = self._compose(group, turns, guesses.trees)
         laps.end("merge")
         reply = await self._llm.step(message)
         laps.end("step")
@@ -178,38 +218,23 @@ class Engine:
         results = results_by_request(rows, reply)
         verified = [verify_row(row, results, self._rule) for row in rows]
         laps.end("verify")
-        tally = Tally(reply.forward_s)
+        tally = Tally(laps.seconds["draft"], laps.seconds["step"], reply.forward_s)
         events = [
             self._settler.settle(row, outcome, results.get(row.row.request_id), tally)
             for row, outcome in zip(rows, verified, strict=True)
         ]
         laps.end("commit")
-        for row, event in zip(rows, events, strict=True):
-            self._emit(row.turn.request, event)
+        for row, outcome, event in zip(rows, verified, events, strict=True):
+            num_committed = len(event.token_ids) if event else 0
+            if has_failed(row, outcome, results.get(row.row.request_id), num_committed):
+                self._fail(row.turn.request, InputError(LOST_GRAMMAR, "response_format"))
+            else:
+                self._emit(row.turn.request, event)
         laps.end("emit")
-        self._budget.observe(
-            step_outcome(num_draws, message, rows, tally, laps.seconds, drafted.answer_s)
-        )
-        self._observer.step_done(step_record(message, rows, reply, tally, laps.seconds))
+        self._guessing.learn(step_outcome(message, rows, tally, laps.seconds, guesses.answer_s))
+        counts = self._scheduler.take_counts()
+        self._observer.step_done(step_record(message, rows, reply, tally, counts, laps.seconds))
         self._wake()
-
-    def _draft_tasks(self, turns: Sequence[Turn], num_draws: int) -> list[DraftTask]:
-        num_tokens = sum(turn.num_tokens for turn in turns)
-        least = self._budget.least_probability(num_draws, num_tokens)
-        return [task for turn in turns if (task := draft_task(turn, self._speculation, least))]
-
-    def _merge(self, tasks: Sequence[DraftTask], drafts: DraftsByRequest) -> dict[int, MergedTree]:
-        """One tree for each request that has drafts, cut to the request's own limits."""
-        trees = {}
-        for task in tasks:
-            by_drafter = drafts.get(task.request_id)
-            if by_drafter:
-                merged, rejected = merge(
-                    by_drafter, self.description.vocab_size, self._acceptance.probability
-                )
-                self._drafting.note_rejected(rejected)
-                trees[task.request_id] = merged.cut(task.max_nodes, task.max_depth)
-        return trees
 
     def _compose(
         self, group: int, turns: Sequence[Turn], trees: Mapping[int, MergedTree]
@@ -220,12 +245,10 @@ class Engine:
                 self._end(turn.request, FinishReason.ABORT)
         turns = [turn for turn in turns if turn.request.state is not State.FINISHED]
         room = self._scheduler.room_for_drafts(turns)
-        num_draws = sum(turn.draws for turn in turns)
-        num_tokens = sum(turn.num_tokens for turn in turns)
-        chosen = self._budget.select(trees, num_draws, num_tokens, room)
+        chosen = self._guessing.choose(trees, turns, room)
         grants = self._scheduler.grant(turns, {key: len(tree) for key, tree in chosen.items()})
-        releases = self._scheduler.take_releases()
-        return self._composer.compose(group, grants, chosen, releases)
+        returned = self._scheduler.take_returned()
+        return self._composer.compose(group, grants, chosen, returned)
 
     def _emit(self, request: Request, event: GenerationEvent | None) -> None:
         request.in_flight = False
@@ -240,9 +263,7 @@ class Engine:
 
     # ------------------------------------------------------------ requests come and go
 
-    def _submit(self, asked: GenerationRequest) -> Request:
-        if self._refusal is not None:
-            raise UnavailableError(self._refusal)
+    def _make_request(self, asked: GenerationRequest, sink: Sink) -> Request:
         check_request(asked, self.description, self._speculation)
         rules = OutputRules(
             asked.stop,
@@ -251,24 +272,10 @@ class Engine:
             self.description.max_context_tokens,
             asked.sampling.min_tokens,
         )
-        request = Request(self._next_request, asked, rules, self._clock())
+        request = Request(self._next_request, asked, rules, sink, self._clock())
         self._next_request += 1
         request.output = commit(rules, request.output, asked.emitted_ids).state
-        self._scheduler.submit(request)
-        if request.output.finish_reason is not None and not request.wants_prompt_logprobs:
-            self._end(request, request.output.finish_reason)  # nothing is left to generate
-        self._wake()
         return request
-
-    def _cancel(self, request: Request) -> None:
-        """End a request that nobody reads any more; does nothing if it is over."""
-        if request.state in (State.FINISHED, State.CLOSING):
-            return
-        if request.in_flight:
-            request.transition(State.CLOSING)
-        else:
-            self._end(request, FinishReason.ABORT)
-        self._wake()
 
     def _end(
         self, request: Request, reason: FinishReason, event: GenerationEvent | None = None
@@ -288,7 +295,7 @@ class Engine:
             self._note_first_token(request)
         self._scheduler.remove(request)
         request.transition(State.FINISHED)
-        self._drafting.forget(request.request_id)
+        self._guessing.forget(request.request_id)
         self._observer.request_finished(
             reason,
             request.prompt_len,
@@ -349,6 +356,7 @@ class Engine:
         """Go on with ranks that may have found room for another number of KV blocks than before."""
         self.description = description
         self._ledger.reset(description.num_kv_blocks)
+        self._reuse.batch_invariant = description.batch_invariant
         for request in list(self._scheduler.requests()):
             if not self._scheduler.could_hold(request):
                 lost = "after a restart the KV cache is too small for this request"

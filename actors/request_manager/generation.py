@@ -39,12 +39,14 @@ class StopConditions:
         stop_strings: end where the first of these is complete; it is cut from the text, the
             token that completed it counts.
         ignore_eos: go on after the model's own end-of-text token.
+        show_stop: leave the stop string, or the stop token's text, at the end of the output.
     """
 
     max_tokens: int
     stop_token_ids: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
     ignore_eos: bool = False
+    show_stop: bool = False
 
     def __post_init__(self) -> None:
         if self.max_tokens < 0:
@@ -83,6 +85,8 @@ class GenerationRequest:
             after a failure; limits, usage and stop strings go on from them.
         num_logprobs: None for none; k for each output token's log-probability and the top k.
         prompt_logprobs: the same for the prompt's tokens from the second on.
+        priority: lower ones run first; among equals, those that came first.
+        grammar: what the output must follow, as source text; empty for anything.
         internal: kept out of public metrics (readiness probes).
     """
 
@@ -93,7 +97,9 @@ class GenerationRequest:
     emitted_ids: tuple[int, ...] = ()
     num_logprobs: int | None = None
     prompt_logprobs: int | None = None
+    grammar: str = ""
     speculation: SpeculationOptions = field(default_factory=SpeculationOptions)
+    priority: int = 0
     internal: bool = False
 
 
@@ -116,8 +122,10 @@ class SpeculationStats:
         num_draft_tokens: draft nodes verified.
         num_accepted_draft_tokens: draft nodes accepted and committed.
         acceptance_histogram: entry k counts the drafted steps that committed k draft tokens.
-        forward_s: seconds of those steps inside the LLM's forward pass, shared with whoever else
-            was in them.
+        draft_s, step_s, forward_s: seconds of those steps that passed waiting for drafts, waiting
+            for the LLM, and in its forward pass (a part of `step_s`); shared with whoever else was
+            in them.
+        num_cached_tokens: prompt tokens whose KV was there already when the request first ran.
     """
 
     num_llm_steps: int = 0
@@ -125,11 +133,18 @@ class SpeculationStats:
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
     acceptance_histogram: list[int] = field(default_factory=list)
+    draft_s: float = 0.0
+    step_s: float = 0.0
     forward_s: float = 0.0
+    num_cached_tokens: int = 0
 
-    def record(self, num_drafts: int, num_accepted: int, forward_s: float) -> None:
+    def record(
+        self, num_drafts: int, num_accepted: int, draft_s: float, step_s: float, forward_s: float
+    ) -> None:
         """Count one LLM step with `num_drafts` draft nodes."""
         self.num_llm_steps += 1
+        self.draft_s += draft_s
+        self.step_s += step_s
         self.forward_s += forward_s
         if num_drafts == 0:
             return

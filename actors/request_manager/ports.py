@@ -6,10 +6,11 @@ Real parts and fakes implement the same protocols and pass the same contract tes
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from actors.messages import LLMDescription, StepMessage, StepReply
+from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.generation import FinishReason
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree
@@ -97,8 +98,13 @@ class StepRecord:
         num_committed: output tokens that the step brought.
         drafted, accepted: nodes by drafter; a node counts for each of its proposers.
         accepted_depths: for each drafted row, how many of its draft nodes were accepted.
+        queried_tokens, reused_tokens, preemptions: since the step before: tokens of requests that
+            looked for KV to take over, tokens for which they found it, requests that had to give
+            theirs up.
         phase_s: seconds by phase: schedule, draft, merge, step, verify, commit, emit.
         forward_s, sample_s: seconds inside the LLM's own process.
+        depths: of the decoding requests in the step.
+        noise_hits, noise_misses: positions whose noise the LLM had at hand, or had to compute.
     """
 
     num_rows: int
@@ -108,9 +114,15 @@ class StepRecord:
     drafted: Mapping[str, int]
     accepted: Mapping[str, int]
     accepted_depths: Sequence[int]
+    queried_tokens: int
+    reused_tokens: int
+    preemptions: int
     phase_s: Mapping[str, float]
     forward_s: float
     sample_s: float
+    depths: DepthCounts = field(default_factory=DepthCounts)
+    noise_hits: int = 0
+    noise_misses: int = 0
 
 
 class Observer(Protocol):

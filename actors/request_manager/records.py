@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 from actors.messages import StepMessage, StepReply
 from actors.request_manager.composer import StepRow
+from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.drafter_worth import StepOutcome
 from actors.request_manager.ports import Clock, StepRecord
+from actors.request_manager.turns import AdmissionCounts
 
 
 class Laps:
@@ -29,14 +31,17 @@ class Laps:
 
 @dataclass
 class Tally:
-    """What one step and its drafts came to."""
+    """What one step and its drafts came to; the seconds as in `SpeculationStats`."""
 
+    draft_s: float
+    step_s: float
     forward_s: float
     drafted: Counter[str] = field(default_factory=Counter)
     accepted: Counter[str] = field(default_factory=Counter)
     sole_nodes: Counter[str] = field(default_factory=Counter)
     sole_accepted: Counter[str] = field(default_factory=Counter)
     accepted_depths: list[int] = field(default_factory=list)
+    depths: DepthCounts = field(default_factory=DepthCounts)
     num_committed: int = 0
 
 
@@ -45,6 +50,7 @@ def step_record(
     rows: Sequence[StepRow],
     reply: StepReply,
     tally: Tally,
+    counts: AdmissionCounts,
     phase_s: Mapping[str, float],
 ) -> StepRecord:
     """Everything that is known of a step when it is over."""
@@ -56,14 +62,19 @@ def step_record(
         drafted=tally.drafted,
         accepted=tally.accepted,
         accepted_depths=tally.accepted_depths,
+        queried_tokens=counts.queried_tokens,
+        reused_tokens=counts.reused_tokens,
+        preemptions=counts.preemptions,
         phase_s=phase_s,
         forward_s=reply.forward_s,
         sample_s=reply.sample_s,
+        depths=tally.depths,
+        noise_hits=reply.noise_hits,
+        noise_misses=reply.noise_misses,
     )
 
 
 def step_outcome(
-    num_draws: int,
     message: StepMessage,
     rows: Sequence[StepRow],
     tally: Tally,
@@ -72,7 +83,7 @@ def step_outcome(
 ) -> StepOutcome:
     """What the budget learns from a step."""
     return StepOutcome(
-        num_draws=num_draws,
+        num_draws=sum(row.turn.draws for row in rows),
         num_tokens=message.num_tokens,
         num_draft_nodes=sum(len(row.drafts) for row in rows),
         num_committed=tally.num_committed,

@@ -1,19 +1,16 @@
-"""A request inside the manager: its tokens, its state, and the way its events go out."""
+"""A request inside the manager: its tokens and its state."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from enum import Enum
 
-from actors.errors import TreeServeError
 from actors.request_manager.commit import OutputRules, OutputState
 from actors.request_manager.generation import (
-    GenerationEvent,
     GenerationRequest,
     SpeculationStats,
     TokenLogprob,
 )
+from actors.request_manager.outbox import Sink
 
 
 class State(Enum):
@@ -38,36 +35,6 @@ LEGAL_MOVES: dict[State, frozenset[State]] = {
 """CLOSING is "cancelled while a step is in flight": blocks are kept until its result is back."""
 
 
-class EventSink:
-    """Hands events from the loop to one reader; events that the reader is late for are merged."""
-
-    def __init__(self) -> None:
-        self._pending: GenerationEvent | None = None
-        self._error: TreeServeError | None = None
-        self._ready = asyncio.Event()
-
-    def put(self, event: GenerationEvent) -> None:
-        self._pending = self._pending.merged(event) if self._pending else event
-        self._ready.set()
-
-    def fail(self, error: TreeServeError) -> None:
-        """What was put before is still delivered; then the reader gets `error`."""
-        self._error = error
-        self._ready.set()
-
-    async def __aiter__(self) -> AsyncIterator[GenerationEvent]:
-        while True:
-            await self._ready.wait()
-            self._ready.clear()
-            event, self._pending = self._pending, None
-            if event is not None:
-                yield event
-                if event.finish_reason is not None:
-                    return
-            if self._error is not None:
-                raise self._error
-
-
 class Request:
     """One running request.
 
@@ -75,14 +42,21 @@ class Request:
         request_id: the manager's number for it; counts up, so it tells who came first.
         tokens: prompt and output so far; the last one is the root of the next step.
         rules, output: when the output ends, and how far it is.
+        sink: where its events go.
         prompt_logprobs: of the prompt tokens scored so far, if they are wanted.
+        block_keys: of its first full KV blocks, as far as they were needed (`prefix_reuse`).
         known_to_ranks: the ranks have had its `NewRequest` in this epoch.
         in_flight: planned for a step that is not over.
         num_failures: steps lost while they carried it, since it last got on.
     """
 
     def __init__(
-        self, request_id: int, asked: GenerationRequest, rules: OutputRules, arrival_s: float
+        self,
+        request_id: int,
+        asked: GenerationRequest,
+        rules: OutputRules,
+        sink: Sink,
+        arrival_s: float,
     ) -> None:
         self.request_id = request_id
         self.asked = asked
@@ -93,13 +67,15 @@ class Request:
         self.prompt_len = len(asked.prompt_ids)
         self.prompt_logprobs: list[TokenLogprob] = []
         self.state = State.WAITING
-        self.sink = EventSink()
+        self.sink = sink
         self.stats = SpeculationStats()
         self.group = 0
         self.first_token_s: float | None = None
         self.known_to_ranks = False
         self.in_flight = False
         self.num_failures = 0
+        self.block_keys: list[bytes] = []
+        self._has_begun = False
         self._prompt_is_scored = asked.prompt_logprobs is None
 
     @property
@@ -142,6 +118,13 @@ class Request:
         if state not in LEGAL_MOVES[self.state]:
             raise AssertionError(f"request {self.request_id}: {self.state.name} → {state.name}")
         self.state = state
+
+    def begin(self, num_reused_tokens: int) -> None:
+        """Start a prefill after so many tokens whose KV is there already."""
+        self.transition(State.PREFILL)
+        if not self._has_begun:
+            self.stats.num_cached_tokens = min(num_reused_tokens, self.prompt_len)
+            self._has_begun = True
 
     def preempt(self) -> None:
         """Give up the KV; the request will be prefilled again from its tokens."""

@@ -1,8 +1,9 @@
 """A stand-in for the LLM ranks: any function of the token sequence, behind the same port.
 
-It keeps what a KV cache would hold (the token of every slot) and reads each node's context back
-through the block table, so a wrong commit, grant or release gives a wrong answer, as it would in
-a real rank; what a rank refuses, it refuses too.
+It keeps what a KV cache would hold, slot by slot: a token, and a digest of that token and all
+before it, since KV depends on those too. Each node's context is read back through the block table,
+and a slot that was filled after other tokens than those that now stand before it is an error. So a
+wrong commit, grant, release or reuse shows at once; what a rank refuses, this refuses too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from actors.errors import PeerUnavailable, ProtocolError, StaleEpoch
 from actors.messages import (
@@ -21,9 +23,25 @@ from actors.messages import (
     StepReply,
     TopLogprobs,
 )
+from actors.tree import CONTEXT
 
 NextToken = Callable[[Sequence[int], NewRequest], int]
 """The token that follows a sequence (prompt and output), for a request's parameters."""
+
+
+class _Slot(NamedTuple):
+    """What one token leaves in the cache."""
+
+    token: int
+    digest: int
+
+
+_NOTHING = _Slot(-1, 0)
+"""What stands before the first token."""
+
+
+def _after(before: _Slot, token: int) -> _Slot:
+    return _Slot(token, hash((before.digest, token)))
 
 
 @dataclass
@@ -46,6 +64,8 @@ class ScriptedLLM:
     Attributes:
         messages: every step message so far.
         fail_at: calls of `step` (from 0, over all epochs) at which the ranks die.
+        num_deaths, num_restores: how often they died by `fail_at`, and came back for any reason:
+            where the latter is more, a step was refused or went wrong.
         hold: if set, every step waits for this event.
         blocks_after_restore: blocks that the ranks come back with; None for as many as before.
     """
@@ -78,6 +98,7 @@ class ScriptedLLM:
         self.fail_at: set[int] = set()
         self.hold: asyncio.Event | None = None
         self.blocks_after_restore: int | None = None
+        self.num_deaths = 0
         self.num_restores = 0
         self._num_calls = 0
         self._dead = False
@@ -92,6 +113,7 @@ class ScriptedLLM:
         """Run the script over one step; refuses what a rank would refuse."""
         self._num_calls += 1
         if self._dead or self._num_calls - 1 in self.fail_at:
+            self.num_deaths += not self._dead
             self._dead = True
             raise PeerUnavailable("the scripted LLM is dead")
         self.messages.append(message)
@@ -107,6 +129,7 @@ class ScriptedLLM:
     async def restore(self) -> None:
         self.num_restores += 1
         self._dead = False
+        self._reset()
         if self.blocks_after_restore is not None:
             self._description = replace(self._description, num_kv_blocks=self.blocks_after_restore)
 
@@ -117,7 +140,7 @@ class ScriptedLLM:
 
     def _reset(self) -> None:
         self._held: dict[int, _Held] = {}
-        self._slots: dict[int, int] = {}
+        self._slots: dict[int, _Slot] = {}
         self._next_step = 0
 
     def _enter(self, message: StepMessage) -> None:
@@ -131,23 +154,31 @@ class ScriptedLLM:
         self._next_step += 1
         for commit in message.commits:
             self._commit(commit.request_id, commit.kept_nodes)
+        for request_id in message.trims:
+            self._trim(self._held[request_id])
         for request_id in message.releases:
             del self._held[request_id]
         for new in message.new:
             if new.request_id in self._held:
                 raise ProtocolError(f"request {new.request_id} is known already")
-            self._held[new.request_id] = _Held(new)
+            num_reused = len(new.reused_blocks) * self._block_tokens
+            self._held[new.request_id] = _Held(new, list(new.reused_blocks), num_reused)
 
     def _commit(self, request_id: int, kept_nodes: Sequence[int]) -> None:
         held = self._held[request_id]
         row = held.last_row
         if row is None:
             raise ProtocolError(f"request {request_id} has no row to commit")
-        tokens = [self._slots[self._slot(held, row.start + node)] for node in kept_nodes]
-        for offset, token in enumerate(tokens):
-            self._slots[self._slot(held, row.start + offset)] = token
+        kept = [self._slots[self._place(held, row.start + node)] for node in kept_nodes]
+        for offset, slot in enumerate(kept):
+            self._slots[self._place(held, row.start + offset)] = slot
         held.committed = row.start + len(kept_nodes)
         held.last_row = None
+
+    def _trim(self, held: _Held) -> None:
+        if held.last_row is not None:
+            raise ProtocolError(f"request {held.new.request_id} has a row that is not committed")
+        del held.blocks[-(-held.committed // self._block_tokens) :]
 
     def _run(self, row: Row) -> RowResult:
         held = self._held[row.request_id]
@@ -175,13 +206,36 @@ class ScriptedLLM:
         if not all(block < self._description.num_kv_blocks for block in row.new_blocks):
             raise ProtocolError("a block is granted that is not there")
         held.blocks.extend(row.new_blocks)
-        prefix = [self._slots[self._slot(held, place)] for place in range(row.start)]
-        for node, token in enumerate(row.tree.token_ids):
-            self._slots[self._slot(held, row.start + node)] = token
+        prefix = self._read(held, row.start)
+        written: list[_Slot] = []
+        for node, (token, parent) in enumerate(
+            zip(row.tree.token_ids, row.tree.parents, strict=True)
+        ):
+            before = prefix[-1] if parent == CONTEXT else written[parent]
+            written.append(_after(before, token))
+            self._write_slot(held, row.start + node, written[-1])
         held.last_row = row
-        return prefix
+        return [slot.token for slot in prefix[1:]]
 
-    def _slot(self, held: _Held, place: int) -> int:
+    def _read(self, held: _Held, num_places: int) -> list[_Slot]:
+        """The slots of the request's first places, after `_NOTHING`."""
+        slots = [_NOTHING]
+        for place in range(num_places):
+            slot = self._slots[self._place(held, place)]
+            if slot != _after(slots[-1], slot.token):
+                raise ProtocolError(f"place {place} of request {held.new.request_id} is not its")
+            slots.append(slot)
+        return slots
+
+    def _write_slot(self, held: _Held, place: int, slot: _Slot) -> None:
+        index = self._place(held, place)
+        block = index // self._block_tokens
+        if sum(block in other.blocks for other in self._held.values()) > 1:
+            raise ProtocolError(f"block {block} is written to and shared")
+        self._slots[index] = slot
+
+    def _place(self, held: _Held, place: int) -> int:
+        """The slot of one of the request's places."""
         index = place // self._block_tokens
         if index >= len(held.blocks):
             raise ProtocolError(f"slot {place} lies beyond the granted blocks")

@@ -15,6 +15,7 @@ from actors.request_manager.commit import commit
 from actors.request_manager.composer import Composer, StepRow
 from actors.request_manager.generation import NO_TOP, GenerationEvent, TokenLogprob
 from actors.request_manager.kv_ledger import KVLedger
+from actors.request_manager.prefix_reuse import PrefixReuse
 from actors.request_manager.records import Tally
 from actors.request_manager.request import Request, State
 from actors.request_manager.verify import VerificationRule, Verified
@@ -39,6 +40,16 @@ def results_by_request(rows: Sequence[StepRow], reply: StepReply) -> dict[int, R
     return results
 
 
+def has_failed(
+    row: StepRow, verified: Verified | None, result: RowResult | None, num_committed: int
+) -> bool:
+    """True if one of the tokens that a row brought could not be drawn as it should."""
+    if verified is None or result is None:
+        return False
+    drawn_at = {_tree_output(row) + node for node in verified.kept_nodes[:num_committed]}
+    return not drawn_at.isdisjoint(result.failed_outputs)
+
+
 def verify_row(
     row: StepRow, results: Mapping[int, RowResult], rule: VerificationRule
 ) -> Verified | None:
@@ -51,8 +62,15 @@ def verify_row(
 class Settler:
     """Applies the outcome of a step to requests, ledger and composer."""
 
-    def __init__(self, ledger: KVLedger, composer: Composer, acceptance: Acceptance) -> None:
+    def __init__(
+        self,
+        ledger: KVLedger,
+        reuse: PrefixReuse,
+        composer: Composer,
+        acceptance: Acceptance,
+    ) -> None:
         self._ledger = ledger
+        self._reuse = reuse
         self._composer = composer
         self._acceptance = acceptance
 
@@ -69,6 +87,7 @@ class Settler:
             request.prompt_logprobs.extend(_scored(row, result))
         if verified is None:
             self._keep(request, range(row.turn.num_tokens))
+            self._publish(request)
             return None
         self._keep(
             request,
@@ -81,6 +100,7 @@ class Settler:
         tally.num_committed += len(committed.token_ids)
         request.output = committed.state
         request.tokens.extend(committed.token_ids)
+        self._publish(request)
         if request.state is State.PREFILL:
             request.transition(State.DECODE)
         return GenerationEvent(
@@ -95,9 +115,21 @@ class Settler:
         self._ledger.commit(request.request_id, len(nodes))
         self._composer.commit(request.request_id, nodes)
 
+    def _publish(self, request: Request) -> None:
+        """Offer the blocks that are full by now for reuse."""
+        committed = self._ledger.account(request.request_id).committed
+        self._ledger.publish(request.request_id, self._reuse.offered(request, committed))
+
     def _count(self, row: StepRow, verified: Verified, num_accepted: int, tally: Tally) -> None:
         if row.turn.request.num_output > 0:
-            row.turn.request.stats.record(len(row.drafts), num_accepted, tally.forward_s)
+            row.turn.request.stats.record(
+                len(row.drafts), num_accepted, tally.draft_s, tally.step_s, tally.forward_s
+            )
+            tally.depths.count(
+                row.drafts.tree,
+                [{proposal.drafter for proposal in node} for node in row.drafts.proposals],
+                [node - 1 for node in verified.accepted],
+            )
         if len(row.drafts):
             tally.accepted_depths.append(num_accepted)
         accepted, committed = set(verified.accepted), set(verified.accepted[:num_accepted])

@@ -43,6 +43,8 @@ class SSMDrafter:
         address: `host:port` of its server.
         respawn: brings it back up and returns its address; raises TreeServeError.
         deadline_s: how long one round of drafting may take.
+        note_noise: is told with each answer how often a position's noise was at hand, and how
+            often the draft model had to compute it.
 
     Attributes:
         weights_version: of the weights that drew the last trees; None before the first.
@@ -51,11 +53,16 @@ class SSMDrafter:
     name = SSM
 
     def __init__(
-        self, address: str, respawn: Callable[[], Awaitable[str]], deadline_s: float
+        self,
+        address: str,
+        respawn: Callable[[], Awaitable[str]],
+        deadline_s: float,
+        note_noise: Callable[[int, int], None] | None = None,
     ) -> None:
         self.weights_version: int | None = None
         self._respawn = respawn
         self._deadline_s = deadline_s
+        self._note_noise = note_noise
         self._peer: _Peer | None = _Peer(address)
         self._sessions = DraftSessions()
         self._num_late = 0
@@ -128,6 +135,8 @@ class SSMDrafter:
         reply = await peer.draft(request, timeout_s)
         self._sessions.confirm(request, reply)
         self.weights_version = reply.weights_version
+        if self._note_noise is not None:
+            self._note_noise(reply.noise_hits, reply.noise_misses)
         return list(reply.drafts)
 
     async def _release(self) -> None:

@@ -56,6 +56,10 @@ class StopMatcher:
         """Length of the text's longest suffix that could still grow into a stop string."""
         return self._held[state]
 
+    def matched_bytes(self, state: int) -> int:
+        """Length of the stop string that is complete in a state; 0 if none is."""
+        return self._match[state]
+
     def _step(self, state: int, byte: int) -> int:
         while byte not in self._next[state]:
             if state == self.START:

@@ -1,9 +1,9 @@
 """From a draft model's logits to the children of tree nodes, with scores.
 
-The logit steps are the LLM's: `min_tokens` ban → temperature → top-k → top-p → min-p, here over the
-words of the cut. Greedy children are the top k by logit. With sampling they are the top k of
-l + T * G under the noise that the LLM will draw with (Gumbel-top-k: Kool et al. 2019): sampled
-without replacement and correlated with the LLM's own draw.
+The logit steps are the LLM's: bias → penalties → `min_tokens` ban → temperature → top-k → top-p →
+min-p, here over the words of the cut. Greedy children are the top k by logit. With sampling they
+are the top k of l + T * G under the noise that the LLM will draw with (Gumbel-top-k: Kool et al.
+2019): sampled without replacement and correlated with the LLM's own draw.
 
 A child's score is the softmax of these perturbed logits at its place: given the noise, acceptance
 follows the perturbed score and not the draft distribution. At T = 0 it is the draft's probability.
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from actors.decoder.native.kernels import best_of_rows
-from actors.logit_steps import kept_ids
+from actors.logit_steps import Occurrences, adjusted, kept_ids
 from actors.noise import NoiseSource
 from actors.sampling import SamplingParams
 
@@ -36,11 +36,13 @@ class DrawRules:
         sampling: as for the LLM.
         prompt_len: tokens before the output.
         banned_early: token ids that cannot be drawn before `sampling.min_tokens` output tokens.
+        occurrences: in the session's text, if `sampling` penalises.
     """
 
     sampling: SamplingParams
     prompt_len: int = 0
     banned_early: tuple[int, ...] = ()
+    occurrences: Occurrences | None = None
 
     def banned(self, position: int) -> tuple[int, ...]:
         """Token ids that cannot be drawn at a position yet."""
@@ -56,11 +58,22 @@ class Parent:
         rules: of its session.
         position: 0-based index, in prompt + output, of its children's tokens.
         num_children: how many it should have.
+        path: the draft tokens that end with the node's own; empty for the root.
     """
 
     rules: DrawRules
     position: int
     num_children: int
+    path: Sequence[int] = ()
+
+    def adjusted(self, logits: Floats) -> Floats:
+        """[vocab_size] logits after every step before the temperature."""
+        rules, banned = self.rules, self.rules.banned(self.position)
+        if rules.occurrences is None:
+            return adjusted(logits, rules.sampling, None, banned)
+        start = self.position - len(self.path)
+        with rules.occurrences.and_then(start, self.path, rules.prompt_len) as occurrences:
+            return adjusted(logits, rules.sampling, occurrences, banned)
 
 
 class CandidateRanker:
@@ -100,10 +113,11 @@ class CandidateRanker:
         self, parent: Parent, logits: Floats, noise: dict[tuple[int, int], Floats]
     ) -> None:
         """Turn one node's logits into the scores that its children are ranked by, in place."""
-        banned = parent.rules.banned(parent.position)
-        if banned:
-            logits[np.isin(self._cut_ids, banned)] = -np.inf
         sampling = parent.rules.sampling
+        if sampling.logit_bias or sampling.penalizes or parent.rules.banned(parent.position):
+            whole = np.full(self._noise.vocab_size, -np.inf, dtype=np.float32)
+            whole[self._cut_ids] = logits
+            logits[:] = parent.adjusted(whole)[self._cut_ids]
         if sampling.is_greedy:
             return
         if sampling.truncates:

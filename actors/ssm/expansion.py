@@ -110,9 +110,10 @@ def _add_children(ranker: CandidateRanker, sprouts: Sequence[Sprout], logits: Te
             sprout.rules,
             len(sprout.session.token_ids) + sprout.growth.depth,
             sprout.growth.num_children,
+            sprout.growth.path(node) if sprout.rules.sampling.penalizes else (),
         )
         for sprout in sprouts
-        for _ in sprout.growth.frontier
+        for node in sprout.growth.frontier
     ]
     families = iter(ranker.children(parents, logits))
     for sprout in sprouts:

@@ -95,6 +95,14 @@ class Growth:
             kept = set(self._best())
             self.frontier = [node for node in grown if node in kept]
 
+    def path(self, node: int) -> list[int]:
+        """The tokens from the root's child down to `node`."""
+        tokens: list[int] = []
+        while node != CONTEXT:
+            tokens.append(self.token_ids[node])
+            node = self.parents[node]
+        return tokens[::-1]
+
     def result(self) -> tuple[TokenTree, tuple[float, ...]]:
         """The best `max_nodes` nodes, parents before children, and their scores."""
         nodes = sorted(self._best())

@@ -22,6 +22,7 @@ from actors.drafts import (
     SessionDraft,
 )
 from actors.errors import ProtocolError
+from actors.logit_steps import Occurrences
 from actors.noise import NoiseSource
 from actors.ssm.candidates import CandidateRanker, DrawRules
 from actors.ssm.config import SSMConfig
@@ -114,7 +115,7 @@ class Speculator:
             if sprouts:
                 expand(self._model, self._ranker, self._store, list(sprouts.values()))
         drafts = tuple(_answers(request.sessions, sessions, sprouts))
-        return DraftReply(drafts, self._description.weights_version)
+        return DraftReply(drafts, self._description.weights_version, *self.noise.take_counts())
 
     def release(self, session_ids: Sequence[int]) -> None:
         """Forget sessions; unknown ones are no fault."""
@@ -142,7 +143,11 @@ class Speculator:
         return ready
 
     def _sprout(self, asked: DraftSession, session: Session) -> Sprout:
-        rules = DrawRules(asked.sampling, asked.prompt_len, asked.banned_early)
+        occurrences = None
+        if asked.sampling.penalizes:
+            occurrences = Occurrences.none(self._model.vocab_size)
+            occurrences.add(0, session.token_ids, asked.prompt_len)
+        rules = DrawRules(asked.sampling, asked.prompt_len, asked.banned_early, occurrences)
         max_nodes = min(asked.max_nodes, self._ssm.max_nodes)
         max_depth = min(asked.max_depth, self._ssm.max_depth)
         growth = Growth(self._policy, max_nodes, max_depth, asked.least_probability)

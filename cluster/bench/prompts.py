@@ -22,11 +22,11 @@ class Prompt:
     text: str
 
 
-def load_prompts(path: Path, per_task: int) -> list[Prompt]:
-    """The first `per_task` prompts of every task, tasks taking turns.
+def load_prompts(path: Path, per_task: int, limit: int | None = None) -> list[Prompt]:
+    """The first `per_task` prompts of every task, tasks taking turns; the first `limit` of those.
 
     Raises:
-        InputError: if the file cannot be read as prompts.
+        InputError: if the file cannot be read as prompts, or has none.
     """
     by_task: defaultdict[str, list[Prompt]] = defaultdict(list)
     try:
@@ -39,4 +39,9 @@ def load_prompts(path: Path, per_task: int) -> list[Prompt]:
                 by_task[prompt.task].append(prompt)
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not a file of prompts: {error!r}", "--prompts") from error
-    return [prompts[i] for i in range(per_task) for prompts in by_task.values() if i < len(prompts)]
+    if not by_task:
+        raise InputError(f"{path}: no prompts", "--prompts")
+    turns = [
+        prompts[i] for i in range(per_task) for prompts in by_task.values() if i < len(prompts)
+    ]
+    return turns[:limit]

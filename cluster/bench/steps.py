@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 import sys
 import time
@@ -21,45 +20,11 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from actors.llm.floor import Floor
 from actors.llm.loading import DTYPES
-from actors.llm.rank import Rank, RankOptions, load_rank
-from actors.messages import KVCommit, NewRequest, Row, StepMessage
-from actors.sampling import SamplingParams
+from actors.llm.rank import RankOptions, load_rank
 from actors.tree import TokenTree
+from cluster.bench.rank_timer import RankTimer, random_context
 
 NODES = (1, 4, 8, 16, 32)
-BLOCK_TOKENS = 16
-
-
-class StepTimer:
-    """Steps of any number of nodes on one request's context.
-
-    Args:
-        rank: a loaded one.
-        context: its tokens; all but the last are prefilled.
-    """
-
-    def __init__(self, rank: Rank, context: list[int]) -> None:
-        self._rank = rank
-        self._root = context[-1]
-        self._start = len(context) - 1
-        self._next_step = 1
-        num_blocks = -(-(len(context) + max(NODES)) // BLOCK_TOKENS)
-        new = NewRequest(0, len(context), SamplingParams(temperature=0.0))
-        prefill = Row(0, 0, TokenTree.chain(context[:-1]), tuple(range(num_blocks)), self._start)
-        rank.step(StepMessage(0, 0, new=(new,), rows=(prefill,)))
-        self._commits: tuple[KVCommit, ...] = (KVCommit(0, tuple(range(self._start))),)
-
-    def seconds(self, num_nodes: int) -> tuple[float, float]:
-        """One step: seconds of the whole, and of the forward pass in it."""
-        tree = TokenTree.chain([self._root, *range(100, 99 + num_nodes)])
-        message = StepMessage(
-            0, self._next_step, commits=self._commits, rows=(Row(0, self._start, tree),)
-        )
-        self._commits = ()
-        self._next_step += 1
-        since = time.perf_counter()
-        reply = self._rank.step(message)
-        return time.perf_counter() - since, reply.forward_s
 
 
 class TransformersTimer:
@@ -86,19 +51,20 @@ class TransformersTimer:
 
 def measure(path: Path, dtype: str, num_context: int, rounds: int) -> dict[str, float]:
     """Median milliseconds of everything."""
-    rank = load_rank(RankOptions(path, path.name, dtype, kv_block_tokens=BLOCK_TOKENS))
-    chance = random.Random(0)
-    context = [chance.randrange(rank.describe().vocab_size) for _ in range(num_context)]
-    ours = StepTimer(rank, context)
+    rank = load_rank(RankOptions(path, path.name, dtype))
+    context = random_context(rank.describe().vocab_size, num_context)
+    ours = RankTimer(rank)
+    ours.prefill({0: context}, room=max(NODES))
     theirs = TransformersTimer(path, DTYPES[dtype], context)
     floor = Floor(path, DTYPES[dtype])
     measured: defaultdict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):
         measured["transformers_1_ms"].append(theirs.seconds() * 1e3)
         for num_nodes in NODES:
-            whole, forward = ours.seconds(num_nodes)
-            measured[f"step_{num_nodes}_ms"].append(whole * 1e3)
-            measured[f"forward_{num_nodes}_ms"].append(forward * 1e3)
+            chain = TokenTree.chain([context[-1], *range(100, 99 + num_nodes)])
+            step = ours.seconds({0: chain})
+            measured[f"step_{num_nodes}_ms"].append(step.whole_s * 1e3)
+            measured[f"forward_{num_nodes}_ms"].append(step.forward_s * 1e3)
             measured[f"floor_{num_nodes}_ms"].append(floor.seconds(num_nodes) * 1e3)
     result = {name: statistics.median(values[1:]) for name, values in measured.items()}
     result["step_1_to_transformers"] = result["step_1_ms"] / result["transformers_1_ms"]

@@ -83,9 +83,9 @@ def start(commands: list[Command], *arguments: str) -> Command:
     return commands[-1]
 
 
-def start_server(commands: list[Command], port: int) -> Command:
+def start_server(commands: list[Command], port: int, config: Path = CONFIG) -> Command:
     """A server that has said that it is up."""
-    command = start(commands, "serve", str(CONFIG), "--port", str(port))
+    command = start(commands, "serve", str(config), "--port", str(port))
     assert f"http://127.0.0.1:{port}" in command.wait_for("stdout", "is served at")
     return command
 
@@ -109,33 +109,56 @@ def test_up_a_token_and_down(commands: list[Command], smollm2_path: Path) -> Non
     assert command.left() == []
 
 
-@pytest.mark.model
-def test_a_stream_that_runs_is_let_end(commands: list[Command], smollm2_path: Path) -> None:
-    port = free_port()
-    command = start_server(commands, port)
+@contextlib.contextmanager
+def streaming(port: int, max_tokens: int) -> Iterator[Iterator[str]]:
+    """The lines of a stream."""
     body = {
         "model": "smollm2-135m-instruct",
         "prompt": "Once",
-        "max_tokens": 20,
+        "max_tokens": max_tokens,
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
     url = f"http://127.0.0.1:{port}/v1/completions"
     with httpx.stream("POST", url, json=body, timeout=PATIENCE_S, trust_env=False) as answer:
-        lines = answer.iter_lines()
-        first = next(lines)
-        command.interrupt()
-        rest = list(lines)
-    assert first.startswith("data: {")
-    assert rest[-2:] == ["data: [DONE]", ""]
-    assert command.finish()[0] == 0
+        yield answer.iter_lines()
 
 
 @pytest.mark.model
-def test_terminated(commands: list[Command], smollm2_path: Path) -> None:
-    command = start_server(commands, free_port())
-    command.process.terminate()
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stream_that_runs_is_let_end(
+    number: signal.Signals, commands: list[Command], smollm2_path: Path
+) -> None:
+    port = free_port()
+    command = start_server(commands, port)
+    with streaming(port, 20) as lines:
+        first = next(lines)
+        command.process.send_signal(number)
+        rest = list(lines)
+    assert first.startswith("data: {")
+    assert rest[-2:] == ["data: [DONE]", ""]
+    status, _, err = command.finish()
+    assert status == 0, err
+    assert command.left() == []
+
+
+@pytest.mark.model
+def test_a_stream_that_does_not_end_in_time_is_told_so(
+    commands: list[Command], smollm2_path: Path, tmp_path: Path
+) -> None:
+    port = free_port()
+    config = tmp_path / "impatient.yaml"
+    config.write_text(json.dumps({"api": {"drain_timeout_s": 0.5}}))
+    command = start_server(commands, port, config)
+    with streaming(port, 8000) as lines:
+        first = next(lines)
+        command.process.terminate()
+        *_, last, end = lines
+    assert first.startswith("data: {")
+    error = json.loads(last.removeprefix("data: "))["error"]
+    assert error["message"] == "the server is shutting down"
+    assert end == ""
     status, _, err = command.finish()
     assert status == 0, err
     assert command.left() == []
@@ -174,6 +197,17 @@ def test_a_port_that_is_taken(commands: list[Command]) -> None:
         status, out, err = start(commands, "serve", str(CONFIG), "--port", str(port)).finish()
     assert (status, out) == (1, "")
     assert err == f"treeserve: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+@pytest.mark.model
+def test_memory_that_does_not_hold_a_block_is_told_of_before_anything_starts(
+    commands: list[Command], smollm2_path: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "small.yaml"
+    config.write_text(json.dumps({"scheduler": {"kv_memory_bytes": 1000}}))
+    status, out, err = start(commands, "serve", str(config), "--port", str(free_port())).finish()
+    assert (status, out) == (2, "")
+    assert err.startswith("treeserve: scheduler.kv_memory_bytes: 1000 bytes do not hold one block")
 
 
 @pytest.mark.model

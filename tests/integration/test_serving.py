@@ -81,6 +81,39 @@ def test_speculation_changes_how_soon_and_not_what(server: Server) -> None:
     assert without["metrics"]["speculative_decoding"]["num_draft_tokens"] == 0
 
 
+def test_what_is_asked_of_the_logits_holds_with_speculation_and_without(server: Server) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema}}
+    fields = {"prompt": 'A person as JSON, like {"name": "Ann", "age": 3}: ', "max_tokens": 60}
+    for more in (
+        {"response_format": form},
+        {"response_format": form, "temperature": 0.8, "seed": 4, "n": 2},
+        {"repetition_penalty": 1.1, "frequency_penalty": 0.2, "logit_bias": {"28": -100}},
+    ):
+        with_drafts = completion(server, **fields, **more)
+        without = completion(server, **fields, **more, speculation={"enabled": False})
+        texts = [choice["text"] for choice in with_drafts["choices"]]
+        assert texts == [choice["text"] for choice in without["choices"]]
+        for choice in with_drafts["choices"]:
+            if "response_format" in more and choice["finish_reason"] == "stop":
+                assert isinstance(json.loads(choice["text"])["age"], int)
+
+
+def test_echo_scores_the_prompt(server: Server) -> None:
+    fields = {"prompt": "Paris is the capital of France", "echo": True, "logprobs": 1}
+    scored = completion(server, **fields, max_tokens=0)["choices"][0]["logprobs"]
+    assert scored["token_logprobs"][0] is None
+    assert all(logprob < 0 for logprob in scored["token_logprobs"][1:])
+    longer = completion(server, **fields, max_tokens=1)["choices"][0]["logprobs"]
+    assert longer["tokens"][:-1] == scored["tokens"]
+    assert longer["token_logprobs"][1:-1] == pytest.approx(scored["token_logprobs"][1:], abs=0.2)
+
+
 def test_the_models_page_says_that_the_weights_are_not_the_released_ones(server: Server) -> None:
     with server.client() as client:
         (entry,) = client.get("/v1/models").json()["data"]
@@ -94,6 +127,46 @@ def test_a_wrong_request_is_refused_by_name(server: Server) -> None:
         answer = client.post("/v1/completions", json=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "temperature"
+
+
+def test_rude_neighbours_do_not_change_a_stream(server: Server) -> None:
+    """Requests that are refused, that end at once, and that go away."""
+    fields = {"max_tokens": 40, "ignore_eos": True, "temperature": 0.8, "seed": 5}
+    alone = streamed_text(server, **fields)
+    rude = [
+        {"temperature": float("nan")},
+        {"temperature": 1e-9, "top_k": 10**12},
+        {"temperature": 1e-4, "top_p": 1e-4, "max_tokens": 2},
+        {"logit_bias": {"999999999": 5}},
+        {"prompt": [10**9]},
+        {"prompt": ""},
+        {"n": 10**6},
+        {"n": 128, "max_tokens": 1},
+        {"max_tokens": 0},
+        {"stop": ["\u2028", "a"], "max_tokens": 5},
+    ]
+
+    def disturb(chunk: int) -> None:
+        if chunk < len(rude):
+            body = {"model": server.model, "prompt": PROMPT} | rude[chunk]
+            with server.client() as client:
+                answer = client.post(
+                    "/v1/completions",
+                    content=json.dumps(body),
+                    headers={"content-type": "application/json"},
+                )
+            assert answer.status_code < 500, (body, answer.text)
+        elif chunk < 15:
+            leave = {"prompt": PROMPT, "max_tokens": 500, "ignore_eos": True, "stream": True}
+            with (
+                server.client() as client,
+                client.stream("POST", "/v1/completions", json=leave) as answer,
+            ):
+                next(frames(answer))
+
+    assert streamed_text(server, disturb, **fields) == alone
+    wait_until(lambda: metric(server, "treeserve_requests_running") == 0)
+    assert metric(server, "treeserve_kv_blocks_used") == 0
 
 
 def test_metrics_count_what_was_generated(server: Server) -> None:
@@ -172,7 +245,15 @@ def test_a_killed_manager_does_not_change_a_stream(server: Server) -> None:
 
 def test_a_killed_ingress_comes_back_to_its_port(server: Server) -> None:
     (victim,) = server.ingress_pids()
-    os.kill(victim, signal.SIGKILL)
+    body = {"prompt": PROMPT, "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    with (
+        server.client() as client,
+        pytest.raises(httpx.TransportError),
+        client.stream("POST", "/v1/completions", json=body) as answer,
+    ):
+        for number, _ in enumerate(frames(answer)):
+            if number == 2:
+                os.kill(victim, signal.SIGKILL)
 
     def answers() -> bool:
         try:
@@ -183,4 +264,6 @@ def test_a_killed_ingress_comes_back_to_its_port(server: Server) -> None:
 
     wait_until(answers)
     assert server.ingress_pids() != [victim]
+    wait_until(lambda: metric(server, "treeserve_requests_running") == 0)
+    assert metric(server, "treeserve_kv_blocks_used") == 0
     assert completion(server)["usage"]["completion_tokens"] == 24

@@ -78,7 +78,7 @@ def following(*tokens: int) -> tuple[int, ...]:
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while not holds():  # noqa: ASYNC110 - what is waited for happens in other threads
+        while not holds():
             await asyncio.sleep(0.01)
 
 

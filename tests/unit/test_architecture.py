@@ -22,6 +22,7 @@ MAX_LINES = 400
 ALLOWED_IN: dict[str, tuple[str, ...]] = {
     "ray": ("cluster/ray_api.py", "deploy/app.py"),
     "deepspeed": ("actors/llm/",),
+    "llguidance": ("actors/grammar.py",),
     "grpc": (
         "actors/rpc.py",
         "actors/llm/actor.py",

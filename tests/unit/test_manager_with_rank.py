@@ -5,95 +5,23 @@ What comes out is compared with the stock model's forward passes over the whole 
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 import pytest
 import scipy.stats
 import torch
 
-from actors.llm.loading import LoadedModel, wrap
-from actors.llm.rank import Rank
-from actors.messages import LLMDescription, StepMessage, StepReply
-from actors.request_manager.config import SchedulerConfig, SpeculationConfig
-from actors.request_manager.drafters.prompt_lookup import PromptLookup
-from actors.request_manager.engine import Engine
-from actors.request_manager.generation import (
-    GenerationEvent,
-    GenerationRequest,
-    SpeculationOptions,
-    StopConditions,
-)
+from actors.request_manager.generation import SpeculationOptions
 from actors.sampling import SamplingParams
-from actors.vocabulary import Vocabulary
 from tests.unit.llm.tiny_models import VOCAB_SIZE, tiny_model
-from tests.unit.request_manager.house import Watcher, collect
-
-NO_EOS = Vocabulary(
-    tuple(bytes([token]) for token in range(VOCAB_SIZE)),
-    tuple(str(token) for token in range(VOCAB_SIZE)),
-    frozenset(),
-)
-PROMPTS = [[3, 4, 5, 3, 4], [7] * 9, list(range(10, 30)), [3, 9, 3, 9, 3], [1, 2, 1, 2, 40]]
-
-
-class NearRank:
-    """The ranks' port, with the rank in this very process."""
-
-    def __init__(self, rank: Rank) -> None:
-        self._rank = rank
-
-    async def describe(self) -> LLMDescription:
-        return self._rank.describe()
-
-    async def step(self, message: StepMessage) -> StepReply:
-        await asyncio.sleep(0)
-        return self._rank.step(message)
-
-    async def restore(self) -> None:
-        raise AssertionError("nothing dies here")
+from tests.unit.near_rank import PROMPTS, answers, ask, engine_on
+from tests.unit.request_manager.house import collect
 
 
 @pytest.fixture(scope="module")
 def model() -> torch.nn.Module:
     return tiny_model("llama-yarn")
-
-
-@asynccontextmanager
-async def engine_on(num_blocks: int = 64, max_batch_tokens: int = 32) -> AsyncIterator[Engine]:
-    loaded = LoadedModel(
-        wrap(tiny_model("llama-yarn")), torch.float64, torch.device("cpu"), 256, 0, "none"
-    )
-    llm = NearRank(Rank(loaded, "tiny", num_blocks, 4))
-    engine = Engine(
-        llm,
-        await llm.describe(),
-        NO_EOS,
-        SpeculationConfig(budget="fixed", max_tree_nodes=12, max_depth=5, draft_deadline_ms=1e5),
-        SchedulerConfig(
-            max_batch_tokens=max_batch_tokens, max_queued_requests=3000, kv_block_tokens=4
-        ),
-        [PromptLookup()],
-        Watcher(),
-    )
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        engine.audit()
-        await engine.stop()
-
-
-def ask(prompt: Sequence[int], max_tokens: int = 40, **more) -> GenerationRequest:
-    sampling = more.pop("sampling", SamplingParams(temperature=0.0))
-    name = str((tuple(prompt), sampling, more))
-    return GenerationRequest(name, tuple(prompt), sampling, StopConditions(max_tokens), **more)
-
-
-async def answers(engine: Engine, requests: Sequence[GenerationRequest]) -> list[GenerationEvent]:
-    return await asyncio.gather(*(collect(engine, request) for request in requests))
 
 
 @torch.inference_mode()

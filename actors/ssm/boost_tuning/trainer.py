@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from actors.errors import InputError
+from actors.ssm.boost_tuning.adoption import adopt
 from actors.ssm.boost_tuning.batches import BatchOrder, pad, padded_groups, targets_of
 from actors.ssm.boost_tuning.loss import distillation_loss
 from actors.ssm.boost_tuning.records import Record
@@ -91,7 +92,11 @@ class Trainer:
         llm: matrices that the draft borrows.
         records: to train on.
         checkpoint: file to save to and to go on from.
+        initial: a draft model whose weights to start from; random ones by default.
         clock: seconds.
+
+    Raises:
+        InputError: the checkpoint is another run's, or `initial` does not fit the recipe.
     """
 
     def __init__(
@@ -100,6 +105,7 @@ class Trainer:
         llm: LLMMatrices,
         records: Sequence[Record],
         checkpoint: Path,
+        initial: DraftModel | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         torch.manual_seed(recipe.seed)
@@ -111,6 +117,8 @@ class Trainer:
         self.model = DraftModel(recipe.shape, cut_ids, llm)
         with torch.no_grad():
             self.model.bias.copy_((mass[cut_ids] + 1.0).log() - (mass.sum() + len(mass)).log())
+        if initial is not None:
+            adopt(self.model, initial)
         self._cut_index = torch.full((llm.vocab_size,), -1, dtype=torch.int64)
         self._cut_index[cut_ids] = torch.arange(len(cut_ids))
         self._order = BatchOrder(records, recipe.step_tokens, recipe.seed)

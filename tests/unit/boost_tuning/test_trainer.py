@@ -31,13 +31,13 @@ class Clock:
 def test_goes_on_after_a_kill_with_the_same_weights(
     matrices: LLMMatrices, records: list[Record], tmp_path: Path
 ) -> None:
-    whole = Trainer(RECIPE, matrices, records, tmp_path / "whole", Clock())
+    whole = Trainer(RECIPE, matrices, records, tmp_path / "whole", clock=Clock())
     losses = [progress.loss for progress in whole.run()]
-    killed = Trainer(RECIPE, matrices, records, tmp_path / "killed", Clock())
+    killed = Trainer(RECIPE, matrices, records, tmp_path / "killed", clock=Clock())
     for progress in killed.run():
         if progress.step == 11:
             break
-    again = Trainer(RECIPE, matrices, records, tmp_path / "killed", Clock())
+    again = Trainer(RECIPE, matrices, records, tmp_path / "killed", clock=Clock())
     assert again.progress.step == 11
     assert [progress.loss for progress in again.run()] == losses[11:]
     for name, weight in whole.model.state_dict().items():
@@ -60,7 +60,7 @@ def test_a_limit_in_minutes_ends_it_early(
     matrices: LLMMatrices, records: list[Record], tmp_path: Path
 ) -> None:
     recipe = dataclasses.replace(RECIPE, minutes=10.0)
-    *_, last = Trainer(recipe, matrices, records, tmp_path / "checkpoint", Clock()).run()
+    *_, last = Trainer(recipe, matrices, records, tmp_path / "checkpoint", clock=Clock()).run()
     assert last.share == 1.0 and last.step < RECIPE.steps
 
 

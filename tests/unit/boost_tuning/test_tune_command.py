@@ -99,6 +99,9 @@ def test_goes_on_where_it_was_killed(
         (["--sampled", "2"], "--sampled"),
         (["--terms", "word"], "--terms"),
         (["--prompts", "/nowhere.jsonl"], "no such file"),
+        (["--answer-tokens", "0"], "--answer-tokens"),
+        (["--matrix-rate", "0"], "--matrix-rate"),
+        (["--records", "/nowhere"], "--records"),
     ],
 )
 def test_wrong_use_is_told(
@@ -121,3 +124,24 @@ def test_other_settings_do_not_mix_with_begun_work(
     assert main(command) == 0
     assert main([*command, "--seed", "5"]) == 2
     assert "begun with other settings" in capsys.readouterr().err
+
+
+def test_goes_on_from_another_draft_with_its_answers(
+    command: list[str], llm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = tmp_path / "draft", tmp_path / "second"
+    assert main(command) == 0
+    more = f"--out {second} --init {first} --records {first} --layers 2 --cut 220 --seed 3"
+    assert main([*command, *more.split()]) == 0
+    learnt = [
+        int(row.split("|")[2])
+        for row in (second / "README.md").read_text().splitlines()
+        if row.startswith("| own |")
+    ]
+    assert learnt == [160 - 160 // tune_command.HELD_OUT_EVERY]
+    model, _ = load_draft(second, llm)
+    assert (model.shape.num_layers, len(model.cut_ids)) == (2, 220)
+    assert main([*command, *more.split(), "--init", str(second)]) == 2
+    assert "begun with other settings (init)" in capsys.readouterr().err
+    assert main([*command, "--init", "/nowhere"]) == 1
+    assert "draft model nowhere cannot be used" in capsys.readouterr().err

@@ -6,8 +6,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.generation import FinishReason
 from actors.request_manager.ports import Observer, StepRecord
+from actors.tree import TokenTree
 from cluster.metrics import Metrics
 
 LABELS = {"model_name": "m"}
@@ -32,6 +34,9 @@ def step(**changes: object) -> StepRecord:
         "drafted": {"prompt_lookup": 9},
         "accepted": {"prompt_lookup": 3},
         "accepted_depths": (2, 0, 1),
+        "queried_tokens": 40,
+        "reused_tokens": 32,
+        "preemptions": 1,
         "phase_s": {"draft": 0.001, "step": 0.01},
         "forward_s": 0.008,
         "sample_s": 0.001,
@@ -98,6 +103,15 @@ def test_a_step_with_drafts(metrics: Metrics, registry: CollectorRegistry) -> No
     assert value("treeserve_step_seconds_sum", LABELS | {"phase": "forward"}) == 0.008
 
 
+def test_reuse_and_preemption_are_counted(metrics: Metrics, registry: CollectorRegistry) -> None:
+    metrics.step_done(step())
+    metrics.step_done(step(queried_tokens=10, reused_tokens=0, preemptions=0))
+    value = registry.get_sample_value
+    assert value("treeserve_prefix_cache_queries_total", LABELS) == 50
+    assert value("treeserve_prefix_cache_hits_total", LABELS) == 32
+    assert value("treeserve_preemptions_total", LABELS) == 1
+
+
 def test_the_names_that_benchmark_clients_read(
     metrics: Metrics, registry: CollectorRegistry
 ) -> None:
@@ -119,6 +133,31 @@ def test_a_step_without_drafts_counts_no_tree(
     assert registry.get_sample_value("treeserve_llm_steps_total", LABELS) == 1
     assert registry.get_sample_value("vllm:spec_decode_num_drafts_total", LABELS) == 0
     assert registry.get_sample_value("treeserve_tree_nodes_count", LABELS) == 0
+
+
+def test_depths_by_drafter(metrics: Metrics, registry: CollectorRegistry) -> None:
+    depths = DepthCounts()
+    depths.count(TokenTree((5, 6), (-1, 0)), [{"ssm", "prompt_lookup"}, {"ssm"}], [0])
+    depths.count(TokenTree(), [], [])
+    metrics.step_done(step(depths=depths))
+    value = registry.get_sample_value
+    ssm = LABELS | {"drafter": "ssm"}
+    assert value("treeserve_depth_reached_total", LABELS | {"depth": "0"}) == 2
+    assert value("treeserve_depth_reached_total", LABELS | {"depth": "1"}) == 1
+    assert value("treeserve_depth_offered_total", LABELS | {"depth": "0"}) == 1
+    assert value("treeserve_depth_offered_by_drafter_total", ssm | {"depth": "1"}) == 1
+    assert value("treeserve_depth_accepted_by_drafter_total", ssm | {"depth": "0"}) == 1
+    assert value("treeserve_depth_accepted_by_drafter_total", ssm | {"depth": "1"}) is None
+    assert value("treeserve_tree_depth_sum", LABELS) == 2
+    assert value("treeserve_tree_depth_count", LABELS) == 1
+
+
+def test_noise_by_part(metrics: Metrics, registry: CollectorRegistry) -> None:
+    metrics.step_done(step(noise_hits=5, noise_misses=2))
+    metrics.noise_used("ssm", 3, 1)
+    for part, cache, count in (("llm", "hit", 5), ("llm", "miss", 2), ("ssm", "hit", 3)):
+        labels = LABELS | {"part": part, "cache": cache}
+        assert registry.get_sample_value("treeserve_noise_positions_total", labels) == count
 
 
 def test_gauges_are_set_not_added(metrics: Metrics, registry: CollectorRegistry) -> None:

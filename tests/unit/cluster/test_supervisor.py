@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import pytest
 
-from actors.errors import ModelError
+from actors.errors import ModelError, PeerTimeout
 from cluster import ray_api
 from cluster.config import Config
 from cluster.placement import plan_placement
 from cluster.supervisor import ActorGroup
+
+HANGS = object()
 
 
 class FakeProcess:
@@ -30,6 +33,8 @@ class FakeProcess:
         outcome = self.make()  # type: ignore[operator]
         if isinstance(outcome, Exception):
             raise outcome
+        if outcome is HANGS:
+            await asyncio.Event().wait()
         return f"{outcome}:{len(self.made)}"
 
     def kill(self) -> None:
@@ -44,9 +49,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[FakeProcess]:
     return processes
 
 
-def group(outcome: object) -> ActorGroup:
+def group(outcome: object, start_timeout_s: float = 20.0) -> ActorGroup:
     places = plan_placement(Config()).rank_places
-    return ActorGroup("ranks", [lambda: outcome], places, None)  # type: ignore[arg-type,list-item,return-value]
+    return ActorGroup("ranks", [lambda: outcome], places, None, start_timeout_s)  # type: ignore[arg-type,list-item,return-value]
 
 
 async def test_a_rank_starts_in_its_bundle(made: list[FakeProcess]) -> None:
@@ -67,6 +72,12 @@ async def test_a_restart_replaces_the_rank_in_the_same_bundle(made: list[FakePro
 async def test_a_rank_that_cannot_start_is_not_left_behind(made: list[FakeProcess]) -> None:
     with pytest.raises(ModelError, match="damaged"):
         await group(ModelError("damaged")).start()
+    assert [process.alive for process in made] == [False]
+
+
+async def test_a_rank_that_hangs_at_its_start_is_given_up(made: list[FakeProcess]) -> None:
+    with pytest.raises(PeerTimeout, match="ranks has not started within 0 s"):
+        await group(HANGS, start_timeout_s=0.0).start()
     assert [process.alive for process in made] == [False]
 
 

@@ -286,3 +286,18 @@ def test_characters_split_over_tokens_and_steps(size):
     assert shown(stopping, commit_all(stopping, blocks)).decode() == "hi 🔥"
     cut = rules_for(ONE_BYTE_TOKENS, max_tokens=5)
     assert shown(cut, commit_all(cut, blocks)) == TEXT.encode()[:5]
+
+
+@pytest.mark.parametrize("how", HOW_TO_STOP)
+def test_a_stop_is_shown_if_that_was_asked_for(how):
+    tokens = [0, 1, MARK, 2]
+    rules = rules_for(PIECES, show_stop=True, **HOW_TO_STOP[how])
+    for blocks in splits(tokens):
+        committed = commit_all(rules, blocks)
+        assert shown(rules, committed) == b"<0><1><7>"
+        assert committed.state.finish_reason is STOP
+
+
+def test_a_shown_stop_string_ends_where_it_ends():
+    rules = rules_for(["ab", "cd", "ef"], show_stop=True, stop_strings=("bc",))
+    assert shown(rules, commit_all(rules, [[0, 1, 2]])) == b"abc"

@@ -29,6 +29,7 @@ from actors.vocabulary import Vocabulary
 from cluster.tokenizer import build_vocabulary
 from deploy.api import build_app
 from deploy.backend import BackendDescription
+from deploy.doorkeeper import Door
 from deploy.settings import ApiSettings
 
 MODEL = "toy"
@@ -80,6 +81,7 @@ class ScriptedBackend:
         script: the tokens that the "LLM" goes on with, for a request; then EOS for ever.
         blocks: sizes of the blocks that are committed at once, repeated.
         errors: by number of events that come first, an exception to raise.
+        num_cached: prompt tokens that it says it need not have computed, for a request.
         hold_after: wait for `released` after so many events.
         requests: every request so far.
         cancelled: ids of requests that were closed before their end.
@@ -89,6 +91,7 @@ class ScriptedBackend:
     script: Script
     blocks: Sequence[int] = (1,)
     errors: dict[int, Exception] = field(default_factory=dict)
+    num_cached: Callable[[GenerationRequest], int] = lambda request: 0
     hold_after: int | None = None
     note: str | None = None
     requests: list[GenerationRequest] = field(default_factory=list)
@@ -111,17 +114,24 @@ class ScriptedBackend:
     async def metrics_text(self) -> str:
         return "treeserve_requests_running 0\n"
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        self.requests.append(request)
-        ended = False
+    async def generate(
+        self, requests: Sequence[GenerationRequest]
+    ) -> AsyncGenerator[tuple[int, GenerationEvent], None]:
+        """Requests take turns, an event each."""
+        self.requests.extend(requests)
+        running = {place: iter(self._events(request)) for place, request in enumerate(requests)}
+        number = 0
         try:
-            for number, event in enumerate(self._events(request)):
+            while running:
                 await self._wait(number)
-                ended = event.finish_reason is not None
-                yield event
+                for place, events in list(running.items()):
+                    event = next(events)
+                    if event.finish_reason is not None:
+                        del running[place]
+                    yield place, event
+                number += 1
         finally:
-            if not ended:
-                self.cancelled.append(request.request_id)
+            self.cancelled.extend(requests[place].request_id for place in running)
 
     async def _wait(self, number: int) -> None:
         if number in self.errors:
@@ -141,14 +151,17 @@ class ScriptedBackend:
         )
         eos = min(self.vocabulary.eos_ids)
         tokens = itertools.chain(self.script(request), itertools.repeat(eos))
-        state, stats, events = OutputState(), SpeculationStats(), []
+        state, events = OutputState(), []
+        stats = SpeculationStats(num_cached_tokens=self.num_cached(request))
         sizes = itertools.chain((0,) if rules.max_tokens == 0 else (), itertools.cycle(self.blocks))
         while state.finish_reason is None:
             size = next(sizes)
             done = commit(rules, state, tuple(itertools.islice(tokens, size)))
             first = state.num_tokens
             state = done.state
-            stats.record(size, max(0, len(done.token_ids) - 1), forward_s=0.25)
+            stats.record(
+                size, max(0, len(done.token_ids) - 1), draft_s=0.125, step_s=0.5, forward_s=0.25
+            )
             events.append(
                 GenerationEvent(
                     done.token_ids,
@@ -199,6 +212,7 @@ class Served:
     tokenizer: PreTrainedTokenizerFast
     settings: ApiSettings = field(default_factory=ApiSettings)
     clock: Callable[[], float] = lambda: 0.0
+    door: Door | None = None
 
     def __post_init__(self) -> None:
         self.app = build_app(
@@ -206,6 +220,7 @@ class Served:
             self.tokenizer,
             self.backend.vocabulary,
             self.settings,
+            self.door,
             clock=self.clock,
             wall_clock=lambda: 1_700_000_000.0,
             new_seed=lambda: 7,

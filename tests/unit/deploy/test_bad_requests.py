@@ -9,6 +9,20 @@ from http_fakes import assert_error
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 
+
+SCHEMA_FIELD = "response_format.json_schema.schema"
+
+
+def json_schema(schema: object) -> dict:
+    return {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+
+
+def called(arguments: str) -> dict:
+    """A turn in which the model called a tool."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
 BOTH = [
     *[({"temperature": value}, "temperature") for value in (-1, 1e9, "hot", True, [], {})],
     *[({"top_p": value}, "top_p") for value in (0, 1.1, -1, "1", False)],
@@ -16,12 +30,24 @@ BOTH = [
     *[({"min_p": value}, "min_p") for value in (-0.1, 1.5)],
     *[({"seed": value}, "seed") for value in (1 << 64, -(1 << 63) - 1, 1.5, "x", True)],
     *[({"n": value}, "n") for value in (0, -1, 129, 10**9, "2", True, 1.0)],
-    *[({"frequency_penalty": value}, "frequency_penalty") for value in (1e9, -1e9, 0.5, False)],
-    *[({"presence_penalty": value}, "presence_penalty") for value in (1e9, "0")],
-    ({"repetition_penalty": 1.1}, "repetition_penalty"),
+    *[({"frequency_penalty": value}, "frequency_penalty") for value in (1e9, -2.1, "0.5", False)],
+    *[({"presence_penalty": value}, "presence_penalty") for value in (1e9, "0", 2.01)],
+    *[({"repetition_penalty": value}, "repetition_penalty") for value in (0, -1, 101, "1.1")],
     *[
         ({"logit_bias": value}, "logit_bias")
-        for value in ({"AI": -100}, {"999999999": 5}, {"-1": 1}, {"5": 1}, [])
+        for value in ({"AI": -100}, {"999999999": 5}, {"-1": 1}, {"5": 101}, {"5": -101}, [])
+    ],
+    *[
+        ({"logit_bias": value}, "logit_bias")
+        for value in ({"5": 1, "05": 2}, {"\u0665": 1}, {"": 1})
+    ],
+    ({"logit_bias": {"9" * 1000: 1}}, "logit_bias"),
+    ({"logit_bias": {str(token): 1 for token in range(1025)}}, "logit_bias"),
+    ({"logit_bias": {"5": "1"}}, "logit_bias.5"),
+    ({"include_stop_str_in_output": 1}, "include_stop_str_in_output"),
+    *[
+        ({"truncate_prompt_tokens": value}, "truncate_prompt_tokens")
+        for value in (0, -2, 1.5, "5", 10**30)
     ],
     ({"stop": ""}, "stop"),
     ({"stop": ["a", ""]}, "stop"),
@@ -55,10 +81,37 @@ BOTH = [
     ({"speculation": {"drafters": ["crystal_ball"]}}, "speculation.drafters"),
     ({"speculation": {"verification": "typical"}}, "speculation.verification"),
     ({"speculation": {"depth": 3}}, "speculation.depth"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"best_of": 2}, "best_of"),
+    *[({"response_format": value}, "response_format") for value in ("json_object", [], 5)],
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, SCHEMA_FIELD),
+    *[
+        ({"response_format": json_schema(schema)}, SCHEMA_FIELD)
+        for schema in ({"type": "text"}, {"not": {}}, {"enum": ["x" * 40000]}, [], "x")
+    ],
+    ({"guided_json": {"type": "text"}}, "guided_json"),
+    ({"guided_json": "{}"}, "guided_json"),
+    ({"guided_regex": "("}, "guided_regex"),
+    ({"guided_regex": "a" * 5000}, "guided_regex"),
+    ({"guided_choice": []}, "guided_choice"),
+    ({"guided_choice": ["a"] * 1025}, "guided_choice"),
+    ({"guided_choice": ["a", 1]}, "guided_choice[1]"),
+    ({"guided_grammar": "root ::= x"}, "guided_grammar"),
+    ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
+    ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
+    ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"json": {"not": {}}}}, "structured_outputs.json"),
+    ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"grammar": "x"}}, "structured_outputs.grammar"),
+    ({"best_of": 129}, "best_of"),
+    ({"best_of": 0}, "best_of"),
+    ({"n": 3, "best_of": 2}, "best_of"),
+    ({"best_of": 2, "stream": True}, "best_of"),
+    (
+        {"stream": True, "stream_options": {"continuous_usage_stats": True}},
+        "stream_options.continuous_usage_stats",
+    ),
     ({"prompt_logprobs": 1}, "prompt_logprobs"),
-    ({"guided_json": {}}, "guided_json"),
     ({"no_such_field": 1}, "no_such_field"),
     ({"no_such_field": None}, "no_such_field"),
 ]
@@ -75,6 +128,7 @@ COMPLETION = [
     ({"prompt": [[1], [None]]}, "prompt[1][0]"),
     ({"prompt": ["a"] * 129}, "prompt"),
     ({"prompt": ["a"] * 65, "n": 2}, "n"),
+    ({"prompt": ["a"] * 65, "best_of": 2}, "best_of"),
     ({"suffix": "the end"}, "suffix"),
     ({"logprobs": 21}, "logprobs"),
     ({"logprobs": -1}, "logprobs"),
@@ -104,11 +158,29 @@ CHAT = [
     ({"messages": [{"role": "user", "content": "\udfff"}]}, "messages"),
     (
         {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]},
+        "messages[0].tool_calls[0].id",
+    ),
+    ({"messages": [{"role": "assistant"}]}, "messages[0].content"),
+    ({"messages": [{"role": "assistant", "tool_calls": []}]}, "messages[0].content"),
+    (
+        {"messages": [{"role": "user", "content": "x", "tool_calls": []}]},
         "messages[0].tool_calls",
     ),
+    ({"messages": [called("[1]")]}, "messages[0].tool_calls[0].function.arguments"),
+    ({"messages": [called("{")]}, "messages[0].tool_calls[0].function.arguments"),
+    ({"messages": [called("[" * 9999)]}, "messages[0].tool_calls[0].function.arguments"),
+    ({"messages": [called("{}")]}, "messages"),
+    ({"messages": [{"role": "tool"}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": "x", "mood": 1}]}, "messages[0].mood"),
-    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}] * 129}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": {"type": "function"}}, "tool_choice"),
+    (
+        {"add_generation_prompt": True, "continue_final_message": True},
+        "add_generation_prompt",
+    ),
     ({"logprobs": 1}, "logprobs"),
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
@@ -173,7 +245,9 @@ async def test_the_first_mistake_in_the_body_is_named(serve):
         {"stream": None, "stream_options": None, "speculation": None},
         {"stop": [], "stop_token_ids": [], "logit_bias": {}},
         {"frequency_penalty": 0.0, "presence_penalty": 0, "repetition_penalty": 1.0},
+        {"truncate_prompt_tokens": -1, "include_stop_str_in_output": False},
         {"response_format": {"type": "text"}, "skip_special_tokens": True},
+        {"response_format": None, "guided_json": None, "structured_outputs": {}},
         {"speculation": {}},
         {"speculation": {"enabled": None, "max_nodes": 4, "drafters": ["ssm"]}},
     ],

@@ -150,9 +150,9 @@ async def test_a_backend_that_fails_in_the_middle(serve, ids, error, status, par
 async def test_a_backend_that_gives_up(serve, monkeypatch, reason):
     served = serve()
 
-    async def generate(_request):
-        yield GenerationEvent((1,), 1)
-        yield GenerationEvent((), 1, finish_reason=reason)
+    async def generate(_requests):
+        yield 0, GenerationEvent((1,), 1)
+        yield 0, GenerationEvent((), 1, finish_reason=reason)
 
     monkeypatch.setattr(served.backend, "generate", generate)
     assert_error(await served.post("/v1/completions", HELLO), 503)

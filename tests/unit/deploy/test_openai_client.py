@@ -6,6 +6,7 @@ import httpx2
 import openai
 import pytest
 from http_fakes import MODEL
+from pydantic import BaseModel
 
 from actors.errors import OverloadedError
 
@@ -56,6 +57,58 @@ async def test_chat(serve, ids, client_for):
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == "abc"
     assert chunks[-1].usage.completion_tokens == 4
+
+
+class Person(BaseModel):
+    """What the client turns into a strict JSON schema."""
+
+    name: str
+    age: int
+
+
+async def test_structured_output_as_the_client_asks_for_it(serve, ids, client_for):
+    served = serve(ids('{"name": "Al", "age": 3}'))
+    answer = await client_for(served).chat.completions.parse(
+        model=MODEL, messages=MESSAGES, response_format=Person, max_completion_tokens=100
+    )
+    assert answer.choices[0].message.parsed == Person(name="Al", age=3)
+    assert '"age"' in served.backend.requests[0].grammar
+
+
+async def test_every_generation_parameter_of_the_client(serve, ids, client_for):
+    served = serve(ids("abc"))
+    client = client_for(served)
+    await client.completions.create(
+        model=MODEL,
+        prompt=[[3, 4], [5, 6]],
+        best_of=2,
+        n=1,
+        echo=True,
+        frequency_penalty=0.5,
+        presence_penalty=-0.5,
+        logit_bias={"5": 3},
+        logprobs=1,
+        max_tokens=4,
+        seed=3,
+        stop=["x"],
+        temperature=0.5,
+        top_p=0.5,
+        user="me",
+        extra_body={"repetition_penalty": 1.1, "min_p": 0.1, "guided_regex": "[abc]+"},
+    )
+    await client.chat.completions.create(
+        model=MODEL,
+        messages=MESSAGES,
+        frequency_penalty=0.5,
+        presence_penalty=-0.5,
+        logit_bias={"5": 3},
+        n=2,
+        seed=3,
+        tool_choice="none",
+        parallel_tool_calls=False,
+        response_format={"type": "json_object"},
+    )
+    assert len(served.backend.requests) == 6
 
 
 async def test_the_streaming_helper_of_the_client(serve, ids, client_for):

@@ -33,3 +33,15 @@ async def test_it_describes_the_bodies_that_the_routes_take(serve):
         assert route["responses"]["default"]
     for ref in refs(document):
         assert ref.removeprefix("#/components/schemas/") in schemas
+
+
+async def test_it_says_what_the_parameters_do(serve):
+    schemas = (await serve().http.get("/openapi.json")).json()["components"]["schemas"]
+    for model in ("CompletionRequest", "ChatRequest"):
+        properties = schemas[model]["properties"]
+        assert "raw_logprobs" in properties["logprobs"]["description"]
+        for name in ("frequency_penalty", "logit_bias", "best_of", "guided_regex", "min_p"):
+            assert properties[name]["description"]
+    [forms, _] = schemas["ChatRequest"]["properties"]["response_format"]["anyOf"]
+    names = [form["$ref"].rsplit("/", 1)[-1] for form in forms["oneOf"]]
+    assert names == ["AnyText", "JsonObject", "JsonOfSchema"]

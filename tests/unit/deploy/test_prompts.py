@@ -107,3 +107,28 @@ async def test_text_that_cannot_fit_is_not_even_tokenised(serve, tokenizer, monk
     monkeypatch.setattr(type(tokenizer), "__call__", tokenise)
     response = await served.post("/v1/completions", {"prompt": "x" * 100_000})
     assert_error(response, 400, "prompt")
+
+
+@pytest.mark.parametrize(("asked", "kept"), [(1, 1), (4, 4), (60, 60), (-1, CONTEXT - 1)])
+async def test_a_prompt_is_cut_at_its_beginning(serve, asked, kept):
+    served = serve()
+    prompt = [token % 90 for token in range(CONTEXT + 50)]
+    body = {"prompt": prompt, "truncate_prompt_tokens": asked, "max_tokens": 1}
+    answer = await served.complete(**body)
+    assert list(served.backend.requests[0].prompt_ids) == prompt[-kept:]
+    assert answer["usage"]["prompt_tokens"] == kept
+
+
+async def test_what_is_left_of_a_cut_prompt_is_echoed(serve):
+    answer = await serve().complete(
+        prompt="abcdef", truncate_prompt_tokens=2, echo=True, max_tokens=0
+    )
+    assert answer["choices"][0]["text"] == "ef"
+
+
+async def test_a_conversation_can_be_cut_too(serve, tokenizer):
+    served = serve()
+    await served.chat(messages=CHAT, truncate_prompt_tokens=5)
+    plain = [*CHAT[:-1], {"role": "user", "content": "a\nb"}]
+    whole = tokenizer.apply_chat_template(plain, add_generation_prompt=True)["input_ids"]
+    assert list(served.backend.requests[0].prompt_ids) == whole[-5:]

@@ -20,7 +20,12 @@ async def test_a_completion(serve, ids):
         "created": 1_700_000_000,
         "model": MODEL,
         "choices": [{"index": 0, "text": "abc", "logprobs": None, "finish_reason": "length"}],
-        "usage": {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4},
+        "usage": {
+            "prompt_tokens": 1,
+            "completion_tokens": 3,
+            "total_tokens": 4,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        },
         "metrics": {
             "speculative_decoding": {
                 "num_llm_steps": 2,
@@ -30,6 +35,8 @@ async def test_a_completion(serve, ids):
                 "mean_acceptance_length": 1.5,
                 "draft_acceptance_rate": 0.25,
                 "acceptance_histogram": [1, 1],
+                "draft_s": 0.25,
+                "step_s": 1.0,
                 "forward_s": 0.5,
             }
         },
@@ -118,6 +125,11 @@ async def test_every_parameter_reaches_the_backend(serve):
         stop_token_ids=[4, 5],
         ignore_eos=True,
         logprobs=3,
+        presence_penalty=0.5,
+        frequency_penalty=-1,
+        repetition_penalty=1.25,
+        logit_bias={"5": 2, "70": -100.0},
+        include_stop_str_in_output=True,
         speculation={
             "enabled": False,
             "max_nodes": 8,
@@ -129,7 +141,14 @@ async def test_every_parameter_reaches_the_backend(serve):
     sampling, stop = request.sampling, request.stop
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.25, 0)
     assert (sampling.min_p, sampling.seed, sampling.min_tokens) == (0.125, (1 << 64) - 1, 2)
-    assert (stop.max_tokens, stop.ignore_eos) == (9, True)
+    penalties = (
+        sampling.presence_penalty,
+        sampling.frequency_penalty,
+        sampling.repetition_penalty,
+    )
+    assert penalties == (0.5, -1.0, 1.25)
+    assert sampling.logit_bias == ((5, 2.0), (70, -100.0))
+    assert (stop.max_tokens, stop.ignore_eos, stop.show_stop) == (9, True, True)
     assert (stop.stop_strings, stop.stop_token_ids) == (("x", "yz"), (4, 5))
     assert (request.num_logprobs, request.prompt_logprobs) == (3, None)
     wish = request.speculation

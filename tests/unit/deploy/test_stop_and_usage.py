@@ -60,6 +60,7 @@ async def test_usage_counts_what_was_delivered(serve, ids, blocks, max_tokens):
         "prompt_tokens": 1,
         "completion_tokens": max_tokens,
         "total_tokens": max_tokens + 1,
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
     assert len(choice["token_ids"]) == len(choice["logprobs"]["tokens"]) == max_tokens
     chunks = await served.stream_complete(**body, stream_options={"include_usage": True})
@@ -70,6 +71,19 @@ async def test_usage_counts_what_was_delivered(serve, ids, blocks, max_tokens):
     assert flat(part["token_ids"] for part in streamed) == choice["token_ids"]
     for name, values in choice["logprobs"].items():
         assert flat(part["logprobs"][name] for part in streamed) == values
+
+
+async def test_cached_tokens_count_each_prompt_once(serve, ids):
+    """The first choice of a prompt fills the cache for the others."""
+    served = serve(ids("abc"))
+    cached = iter([5, 12, 12, 0, 8, 8])
+    served.backend.num_cached = lambda request: next(cached)
+    body = {"prompt": ["Hello there", "Hello"], "n": 3, "max_tokens": 2}
+    answer = await served.complete(**body)
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 5}
+    cached = iter([16, 12, 12, 9, 8, 8])
+    chunks = await served.stream_complete(**body, stream_options={"include_usage": True})
+    assert chunks[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 20}
 
 
 HELD_BACK = {
@@ -136,3 +150,32 @@ async def test_defaults_of_both_endpoints(serve):
         assert request.sampling.seed == 7
         assert request.num_logprobs is None
         assert not request.internal
+
+
+@pytest.mark.parametrize("blocks", [(1,), (2,), (5,)])
+async def test_a_stop_can_be_shown(serve, ids, blocks):
+    served = serve([token for piece in ("a", "DEF", "G", "HI", "z") for token in ids(piece)])
+    served.backend.blocks = blocks
+    for stop, text in (
+        ({"stop": "FGH"}, "aDEFGH"),
+        ({"stop_token_ids": ids("G")}, "aDEFG"),
+        ({}, "aDEFGHIz"),
+    ):
+        body = {"prompt": "Hello", "include_stop_str_in_output": True, **stop}
+        answer = await served.complete(**body)
+        assert answer["choices"][0]["text"] == text
+        assert joined_text(await served.stream_complete(**body)) == text
+
+
+async def test_every_chunk_can_carry_the_usage_so_far(serve, ids):
+    served = serve(ids("abc"), blocks=(1,))
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = await served.stream_complete(prompt="Hello", stream_options=options)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == [1, 2, 3, 4, 4]
+    assert chunks[-1]["choices"] == []
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {1}
+    chat = await served.stream_chat(
+        messages=[{"role": "user", "content": "Hello"}], stream_options=options
+    )
+    assert chat[0]["usage"]["completion_tokens"] == 0

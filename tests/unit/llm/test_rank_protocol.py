@@ -52,6 +52,27 @@ BAD_STEPS = {
         "new": (new(1), new(2)),
         "rows": (chain(1, 0, [1], [5]), chain(2, 0, [1], [5])),
     },
+    "reused block that is not there": {"new": (new(1, reused_blocks=(NUM_BLOCKS,)),)},
+    "reused block that was never filled": {"new": (new(1, reused_blocks=(0, 7)),)},
+    "block reused twice": {"new": (new(1, reused_blocks=(0, 0)),)},
+    "reused block granted": {
+        "commits": (KEEP,),
+        "new": (new(1, reused_blocks=(0,)),),
+        "rows": (chain(1, 4, [1], [0]),),
+    },
+    "row into a block that is reused": {
+        "commits": (KEEP,),
+        "new": (new(1, reused_blocks=(0, 1)),),
+        "rows": (chain(0, 5, [1]),),
+    },
+    "trim of an unknown request": {"trims": (9,)},
+    "trim of a row that awaits its commit": {"trims": (0,)},
+    "block granted that a trim left": {
+        "commits": (KEEP,),
+        "trims": (0,),
+        "new": (new(1),),
+        "rows": (chain(1, 0, [1], [1]),),
+    },
     "slot beyond the blocks": {"new": (new(1),), "rows": (chain(1, 0, range(5), [5]),)},
     "start beyond what is committed": {"commits": (KEEP,), "rows": (chain(0, 6, [1]),)},
     "two rows of a request": {"commits": (KEEP,), "rows": (chain(0, 5, [1]), chain(0, 5, [2]))},
@@ -139,6 +160,30 @@ def test_a_preempted_request_comes_back_under_its_number(house):
     torch.testing.assert_close(house.recorder.logits, expected, atol=1e-9, rtol=0)
 
 
+def test_trimmed_blocks_serve_another_request_in_the_same_step(house):
+    """Of the row's three nodes one is kept: the second block is empty."""
+    row = chain(1, 0, range(8), [1, 2])
+    keep = KVCommit(0, (0,))
+    message = StepMessage(0, house.next_step, commits=(keep,), new=(new(1),), rows=(row,))
+    house.rank.step(dataclasses.replace(message, trims=(0,)))
+    expected = house.reference(torch.arange(8)[None]).logits[0]
+    torch.testing.assert_close(house.recorder.logits, expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_block_filled_for_one_request_serves_another(house, released):
+    """Through a tree: of 6 → 7 | 8 the other branch is committed, and its KV moves."""
+    reusing = new(1, reused_blocks=(0,))
+    commit = KVCommit(0, (0, 2))
+    rows = [chain(1, 4, [8, 9, 2], [5])] + ([] if released else [chain(0, 5, [8])])
+    message = StepMessage(0, house.next_step, commits=(commit,), new=(reusing,), rows=tuple(rows))
+    house.rank.step(dataclasses.replace(message, releases=(0,) if released else ()))
+    expected = house.reference(torch.tensor([[3, 4, 5, 6, 8, 9, 2]])).logits[0, 4:]
+    torch.testing.assert_close(house.recorder.logits[:3], expected, atol=1e-9, rtol=0)
+    house.rank.step(StepMessage(0, house.next_step + 1, releases=(1,)))
+    assert (house.rank._tables.holders > 0).sum() == (0 if released else 2)
+
+
 def test_what_a_released_request_left_cannot_spread(house):
     house.rank._cache.data.fill_(torch.nan)
     test_released_blocks_serve_another_request_in_the_same_step(house)
@@ -157,3 +202,18 @@ def test_description(house):
     assert (description.vocab_size, description.max_context_tokens) == (61, 256)
     assert description.max_request_tokens == NUM_BLOCKS * BLOCK_TOKENS < 256
     assert (description.dtype, description.device) == ("float64", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("sampling", "more"),
+    [
+        ({"presence_penalty": 1.0}, {}),
+        ({"presence_penalty": 1.0}, {"token_ids": (3, 61)}),
+        ({"logit_bias": ((61, 1.0),)}, {}),
+    ],
+)
+def test_a_request_whose_steps_cannot_be_run_is_refused(house, sampling, more):
+    """Penalties without the text that they count, or token ids that the model does not have."""
+    wrong = NewRequest(1, 2, SamplingParams(**sampling), **more)
+    with pytest.raises(ProtocolError, match="request 1"):
+        house.rank.step(StepMessage(0, house.next_step, new=(wrong,)))

@@ -13,7 +13,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from actors.llm.sampler import Sampler
+from actors.llm.sampler import Context, Sampler
 from actors.logit_steps import kept_ids
 from actors.messages import NewRequest, Row
 from actors.noise import NoiseSource
@@ -27,7 +27,7 @@ TREE = TokenTree.from_paths([(1, 2, 3), (1, 4), (5,)])
 def draw(logits, sampling, row=None, **request):
     row = row or Row(0, 10, TREE)
     new = NewRequest(0, request.pop("prompt_len", 4), sampling, **request)
-    [result] = Sampler(NoiseSource(logits.shape[1])).sample([row], [new], logits)
+    [result] = Sampler(NoiseSource(logits.shape[1])).sample([row], [Context(new)], logits)
     return result
 
 
@@ -95,7 +95,7 @@ def test_draws_follow_the_distribution():
     num_draws = 4000
     for position in range(num_draws):
         row = Row(0, position, TokenTree.chain([1]))
-        [result] = sampler.sample([row], [NewRequest(0, 1, sampling)], logits)
+        [result] = sampler.sample([row], [Context(NewRequest(0, 1, sampling))], logits)
         counts[result.drawn_ids[0]] += 1
     kept = kept_ids(logits[0].numpy(), sampling)
     probabilities = torch.softmax(logits[0, kept].double() / 1.3, -1).numpy()
@@ -157,6 +157,6 @@ def test_results_do_not_depend_on_the_batch():
         for seed in range(6)
     ]
     rows = [Row(0, seed, TokenTree.chain([1])) for seed in range(6)]
-    news = [NewRequest(0, 4, sampling, num_logprobs=2)] * 6
+    contexts = [Context(NewRequest(0, 4, sampling, num_logprobs=2))] * 6
     logits = torch.cat([some_logits(1, seed) for seed in range(6)])
-    assert Sampler(NoiseSource(VOCAB_SIZE)).sample(rows, news, logits) == alone
+    assert Sampler(NoiseSource(VOCAB_SIZE)).sample(rows, contexts, logits) == alone

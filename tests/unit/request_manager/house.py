@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from actors.messages import NewRequest
 from actors.request_manager.config import SchedulerConfig, SpeculationConfig
@@ -16,7 +16,7 @@ from actors.request_manager.generation import (
     StopConditions,
 )
 from actors.request_manager.ports import Draft, Drafter, DraftTask, StepRecord
-from actors.request_manager.scripted_llm import ScriptedLLM
+from actors.request_manager.scripted_llm import NextToken, ScriptedLLM
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree
 from actors.vocabulary import Vocabulary
@@ -36,11 +36,18 @@ def script(tokens: Sequence[int], new: NewRequest) -> int:
     return random.Random(f"{recent}{new.sampling.seed}{len(tokens) % 5}").randrange(6)
 
 
-def expected(prompt: Sequence[int], num_tokens: int, seed: int = 0) -> tuple[int, ...]:
+def whole_script(tokens: Sequence[int], new: NewRequest) -> int:
+    """Depends on every token, so that any wrong one before shows."""
+    return random.Random(f"{tuple(tokens)}{new.sampling.seed}").randrange(6)
+
+
+def expected(
+    prompt: Sequence[int], num_tokens: int, seed: int = 0, next_token: NextToken = script
+) -> tuple[int, ...]:
     tokens = list(prompt)
     new = NewRequest(0, len(prompt), SamplingParams(temperature=0.0, seed=seed))
     for _ in range(num_tokens):
-        tokens.append(script(tokens, new))
+        tokens.append(next_token(tokens, new))
     return tuple(tokens[len(prompt) :])
 
 
@@ -49,8 +56,9 @@ class OracleDrafter:
 
     name = "oracle"
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, next_token: NextToken = script) -> None:
         self._random = random.Random(seed)
+        self._next_token = next_token
         self.forgotten: list[int] = []
 
     async def draft(self, tasks: Sequence[DraftTask]) -> Mapping[int, Draft]:
@@ -64,7 +72,7 @@ class OracleDrafter:
         tokens = list(task.token_ids)
         right: list[int] = []
         for _ in range(self._random.randrange(6)):
-            right.append(script([*tokens, *right], new))
+            right.append(self._next_token([*tokens, *right], new))
         wrong = [
             [*right[: self._random.randrange(len(right) + 1)], self._random.randrange(6)]
             for _ in range(3)
@@ -112,7 +120,10 @@ class WrongDrafter:
 
 
 class Watcher:
+    """Remembers what it sees, and calls `after_step` after every step."""
+
     def __init__(self) -> None:
+        self.after_step: Callable[[], None] = lambda: None
         self.finished: list[FinishReason] = []
         self.steps: list[StepRecord] = []
         self.last_gauges: tuple[int, int, int] | None = None
@@ -122,13 +133,18 @@ class Watcher:
 
     def step_done(self, record: StepRecord) -> None:
         self.steps.append(record)
+        self.after_step()
 
     def gauges(self, running: int, waiting: int, used: int, total: int) -> None:
         self.last_gauges = (running, waiting, used)
 
 
 class House:
-    """An engine and what stands around it."""
+    """An engine and what stands around it.
+
+    Attributes:
+        num_faults: steps that are to go wrong by other reasons than the death of the LLM.
+    """
 
     def __init__(
         self,
@@ -141,6 +157,7 @@ class House:
     ) -> None:
         self.llm = ScriptedLLM(next_token, **llm)
         self.watcher = Watcher()
+        self.num_faults = 0
         self.drafters = drafters
         self.num_groups = num_groups
         self.scheduling = scheduling or SchedulerConfig(max_batch_tokens=16, kv_block_tokens=4)
@@ -160,6 +177,7 @@ class House:
             self.watcher,
             num_groups=self.num_groups,
         )
+        self.watcher.after_step = self.engine.audit
         await self.engine.start()
         return self.engine
 
@@ -174,6 +192,7 @@ class House:
             await asyncio.sleep(0)
         self.engine.audit()
         assert self.engine.is_idle
+        assert self.llm.num_restores == self.llm.num_deaths + self.num_faults, "a step went wrong"
         assert self.llm.held == {}
         assert self.watcher.last_gauges == (0, 0, 0)
 

@@ -13,7 +13,8 @@ from actors.messages import StepMessage, StepReply
 from actors.request_manager.config import SchedulerConfig
 from actors.request_manager.generation import FinishReason, GenerationEvent, SpeculationOptions
 from actors.request_manager.ports import Drafter
-from actors.request_manager.scheduler import Scheduler, Turn
+from actors.request_manager.scheduler import Scheduler
+from actors.request_manager.turns import Turn
 from actors.sampling import SamplingParams
 from tests.unit.request_manager.house import (
     BrokenDrafter,
@@ -253,6 +254,7 @@ async def test_a_reply_without_the_wanted_logprobs_loses_no_token() -> None:
         return reply
 
     house.llm.step = forgetful  # type: ignore[method-assign]
+    house.num_faults = 1
     async with house as engine:
         plain, scored = await asyncio.gather(
             collect(engine, ask()), collect(engine, ask(name="b", num_logprobs=1))
@@ -266,6 +268,7 @@ async def test_a_fault_while_planning_does_not_end_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     house = House()
+    house.num_faults = 1
     faults = iter([RuntimeError("a fault of ours")])
     plan = Scheduler.plan
 

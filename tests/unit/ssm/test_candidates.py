@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from actors.logit_steps import kept_ids
+from actors.logit_steps import Occurrences, adjusted, kept_ids
 from actors.noise import NoiseSource
 from actors.sampling import SamplingParams
 from actors.ssm.candidates import CandidateRanker, DrawRules, Family, Parent
@@ -74,6 +74,30 @@ def test_what_is_banned_early_is_no_child_until_then(temperature: float) -> None
     assert best not in [token for token, _ in children(sampling, 8, 13, rules)]
     free = children(sampling, 8, 14, rules)
     assert free == children(sampling, 8, 14)
+
+
+@pytest.mark.parametrize("path", [(), (2, 6), (6, 6, 100)])
+def test_bias_and_penalties_are_the_llms(path: tuple[int, ...]) -> None:
+    text = [2, 2, 6, 100, 102, 9]
+    occurrences = Occurrences.none(VOCAB)
+    occurrences.add(0, text, 3)
+    sampling = SamplingParams(
+        temperature=0.0,
+        repetition_penalty=1.5,
+        frequency_penalty=0.6,
+        presence_penalty=0.4,
+        logit_bias=((2, 8.0), (6, 9.0), (7, 50.0), (100, 8.5)),
+    )
+    rules = DrawRules(sampling, 3, occurrences=occurrences)
+    ranker = CandidateRanker(CUT, NoiseSource(VOCAB))
+    parent = Parent(rules, len(text) + len(path), 5, path)
+    found = ranker.children([parent], LOGITS.clone()[None])[0]
+    after = Occurrences.none(VOCAB)
+    after.add(0, [*text, *path], 3)
+    expected = torch.from_numpy(adjusted(whole(), sampling, after)).softmax(-1).topk(5)
+    assert [token for token, _ in found] == expected.indices.tolist()
+    assert [score for _, score in found] == pytest.approx(expected.values.tolist(), rel=1e-4)
+    assert occurrences.in_text.sum() == len(text)
 
 
 def test_parents_side_by_side_get_what_each_would_alone() -> None:

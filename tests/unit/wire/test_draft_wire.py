@@ -61,7 +61,9 @@ def session_drafts(draw: st.DrawFn) -> SessionDraft:
     return SessionDraft(draw(uint64), draw(st.booleans()), tree, values)
 
 
-replies = st.builds(DraftReply, st.lists(session_drafts(), max_size=4).map(tuple), uint64)
+replies = st.builds(
+    DraftReply, st.lists(session_drafts(), max_size=4).map(tuple), uint64, uint32, uint32
+)
 descriptions = st.builds(
     DraftModelDescription,
     name=st.text(max_size=9),

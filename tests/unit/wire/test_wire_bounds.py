@@ -62,14 +62,6 @@ def test_no_map_and_no_bytes_can_hide_a_vector() -> None:
             assert field.type != FieldDescriptor.TYPE_BYTES, name_of(field)
 
 
-def test_messages_that_hold_repeated_fields_are_reached_through_repeated_fields() -> None:
-    """`check_bounds` follows repeated fields only; a lone submessage must have nothing to check."""
-    for message in all_messages():
-        for field in message.fields:
-            if field.message_type is not None and not field.is_repeated:
-                assert not any(inner.is_repeated for inner in field.message_type.fields)
-
-
 @pytest.mark.parametrize("field", repeated_fields(), ids=name_of)
 def test_the_bound_of_every_field_is_enforced(field: FieldDescriptor) -> None:
     items, per_node = declared_bound(field)
@@ -88,6 +80,9 @@ def test_bounds_reach_into_inner_messages() -> None:
     row = pb.Row(token_ids=[1, 2], parents=[0, 1, 1])
     with pytest.raises(ProtocolError, match=r"Row\.parents has 3 entries, at most 2"):
         check_bounds(pb.StepMessage(rows=[pb.Row(), row]))
+    new = pb.NewRequest(sampling=pb.SamplingParams(bias_ids=range(1025)))
+    with pytest.raises(ProtocolError, match=r"SamplingParams\.bias_ids has 1025"):
+        check_bounds(pb.StepMessage(new=[new]))
 
 
 SAMPLING = SamplingParams()
@@ -100,6 +95,9 @@ LONG_STEPS = {
     "KVCommit.kept_nodes": StepMessage(0, 0, commits=(KVCommit(1, tuple(range(65537))),)),
     "Row.token_ids": StepMessage(0, 0, rows=(Row(1, 0, TokenTree.chain(range(65537))),)),
 }
+LONG_STEPS["NewRequest.grammar"] = StepMessage(
+    0, 0, new=(NewRequest(1, 1, SAMPLING, grammar="x" * 65537),)
+)
 LONG_REPLIES = {
     "StepReply.results": StepReply(0, 0, (RowResult(1, ()),) * 4097),
     "RowResult.top_ids": StepReply(

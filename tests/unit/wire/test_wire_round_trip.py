@@ -47,6 +47,12 @@ samplings = st.builds(
     min_p=st.floats(0, 1),
     min_tokens=st.integers(0, 2**31 - 1),
     seed=uint64,
+    repetition_penalty=st.floats(0, 100, exclude_min=True),
+    frequency_penalty=st.floats(-2, 2),
+    presence_penalty=st.floats(-2, 2),
+    logit_bias=st.dictionaries(token, st.floats(-100, 100), max_size=6).map(
+        lambda bias: tuple(bias.items())
+    ),
 )
 new_requests = st.builds(
     NewRequest,
@@ -55,6 +61,9 @@ new_requests = st.builds(
     sampling=samplings,
     banned_early=tuples(token),
     num_logprobs=st.none() | st.integers(0, 64),
+    reused_blocks=tuples(uint32),
+    token_ids=tuples(token),
+    grammar=st.text(st.characters(codec="utf-8")),
 )
 
 
@@ -89,6 +98,7 @@ def row_results(draw: st.DrawFn) -> RowResult:
         else tuple(
             TopLogprobs(exactly(token, width), exactly(float32, width)) for _ in range(nodes)
         ),
+        failed_outputs=draw(tuples(uint32, nodes)),
     )
 
 
@@ -98,6 +108,7 @@ step_messages = st.builds(
     step_id=uint64,
     group=uint32,
     commits=tuples(st.builds(KVCommit, request_id=uint64, kept_nodes=tuples(uint32))),
+    trims=tuples(uint64),
     releases=tuples(uint64),
     new=tuples(new_requests),
     rows=tuples(rows()),
@@ -109,6 +120,8 @@ step_replies = st.builds(
     results=tuples(row_results()),
     forward_s=seconds,
     sample_s=seconds,
+    noise_hits=uint32,
+    noise_misses=uint32,
 )
 text = st.text(st.characters(codec="utf-8"))
 descriptions = st.builds(
@@ -221,3 +234,9 @@ def test_absent_sampling_is_refused() -> None:
 def test_numbers_that_do_not_fit_are_not_sent(number: int) -> None:
     with pytest.raises(ProtocolError, match="StepMessage"):
         wire.encode_step(StepMessage(0, number))
+
+
+def test_a_bias_without_its_token_is_refused() -> None:
+    wrong = pb.SamplingParams(bias_ids=[1, 2], biases=[0.5])
+    with pytest.raises(ProtocolError, match="bias_ids"):
+        wire.decode_sampling(wrong)

@@ -1,0 +1,164 @@
+"""What each node of a step may draw by its request's grammar.
+
+Masks depend on tokens alone, not on logits, so they are made on a thread of their own while the
+model's forward pass runs. A grammar's state is moved along the tree: forward over the tokens of a
+path, and back where the paths part. A node that its grammar forbids can never be accepted and gets
+no mask; nor do the nodes below it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from actors.grammar import GrammarError, Grammars, Matcher
+from actors.logit_steps import Mask
+from actors.messages import NewRequest, Row
+from actors.tree import CONTEXT
+from actors.vocabulary import Vocabulary
+
+logger = logging.getLogger(__name__)
+
+_COMPILED = 64
+"""Grammars that are kept for other requests."""
+
+NodeMasks = Mapping[int, Mask]
+"""By node of a row; none where nothing that counts can be drawn."""
+
+
+class Constraints:
+    """The grammars of a rank's requests.
+
+    Args:
+        vocabulary: the LLM's.
+        vocab_size: rows of its head.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+        self._grammars = self._worker.submit(Grammars, vocabulary, vocab_size)
+        # What follows is touched by the worker alone.
+        self._compiled: OrderedDict[str, Matcher] = OrderedDict()
+        self._walks: dict[int, _Walk] = {}
+
+    def clear(self) -> None:
+        """A new epoch begins."""
+        self._worker.submit(self._walks.clear)
+
+    def follow(self, new: Sequence[NewRequest], gone: Sequence[int]) -> None:
+        """Requests go, and others come, whose grammars are compiled before they are needed."""
+        new = [request for request in new if request.grammar]
+        if new or gone:
+            self._worker.submit(self._follow, new, gone)
+
+    def begin(self, rows: Sequence[tuple[Row, Sequence[int]]]) -> Future[dict[int, NodeMasks]]:
+        """Start on the masks of a step; the result is by request id.
+
+        Args:
+            rows: those of requests with a grammar, each with the output that stands before it.
+        """
+        return self._worker.submit(self._masks, rows)
+
+    def _follow(self, new: Sequence[NewRequest], gone: Sequence[int]) -> None:
+        for request_id in gone:
+            self._walks.pop(request_id, None)
+        for request in new:
+            self._walks[request.request_id] = _Walk(request, self._fresh_matcher)
+
+    def _masks(self, rows: Sequence[tuple[Row, Sequence[int]]]) -> dict[int, NodeMasks]:
+        return {row.request_id: self._walks[row.request_id].masks(row, out) for row, out in rows}
+
+    def _fresh_matcher(self, source: str) -> Matcher:
+        """At the start of a grammar. Raises GrammarError."""
+        known = self._compiled.get(source)
+        if known is None:
+            known = self._grammars.result().compile(source)
+            self._compiled[source] = known
+            if len(self._compiled) > _COMPILED:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end(source)
+        return known.copy()
+
+
+class _Walk:
+    """One request's grammar, moved along its output and its trees.
+
+    Args:
+        new: the request.
+        fresh: gives a matcher at the start of a grammar's source text; may raise GrammarError.
+    """
+
+    def __init__(self, new: NewRequest, fresh: Callable[[str], Matcher]) -> None:
+        self._new = new
+        self._fresh = fresh
+        self._matcher: Matcher | None = None
+        self._output: list[int] = []  # behind which the matcher stands, between rows
+        try:
+            self._restart([])
+        except GrammarError as error:
+            logger.warning("a grammar cannot be compiled: %s", error)
+
+    def masks(self, row: Row, output: Sequence[int]) -> NodeMasks:
+        """The masks of a row's output nodes, `output` being what stands before the row."""
+        masks: dict[int, Mask] = {}
+        good, path = {CONTEXT}, list[int]()
+        for node, parent in enumerate(row.tree.parents):
+            if parent not in good:
+                continue
+            try:
+                matcher = self._at(output, path)
+                if not self._step(matcher, row, node, path):
+                    continue
+                good.add(node)
+                if node >= row.first_output and self._place(row, node) + 1 >= self._new.prompt_len:
+                    masks[node] = matcher.allowed()
+            except GrammarError as error:
+                logger.warning("a grammar needs too much work: %s", error)
+                self._matcher = None
+        if self._matcher is not None:
+            self._matcher.back(len(path))
+        return masks
+
+    def _place(self, row: Row, node: int) -> int:
+        """Where a node's token stands in prompt and output."""
+        return row.start + row.tree.depths[node]
+
+    def _at(self, output: Sequence[int], path: list[int]) -> Matcher:
+        """The matcher behind `output` and the tokens of `path`; made anew if it was lost."""
+        if self._matcher is None:
+            path.clear()
+            return self._restart(output)
+        known = len(self._output)
+        if not path and self._output != output:
+            if self._output != output[:known]:
+                return self._restart(output)
+            self._take(self._matcher, output[known:])
+            self._output = list(output)
+        return self._matcher
+
+    def _restart(self, output: Sequence[int]) -> Matcher:
+        self._matcher = self._fresh(self._new.grammar)
+        self._take(self._matcher, output)
+        self._output = list(output)
+        return self._matcher
+
+    def _take(self, matcher: Matcher, output: Sequence[int]) -> None:
+        if matcher.accept(output) < len(output):
+            raise GrammarError("the output so far does not follow its grammar")
+
+    def _step(self, matcher: Matcher, row: Row, node: int, path: list[int]) -> bool:
+        """Move from `path` to `node`, whose parent is good; False if the grammar forbids it."""
+        if self._place(row, node) < self._new.prompt_len:
+            return True
+        tree, back = row.tree, 0
+        while path and path[-1] != tree.parents[node]:
+            path.pop()
+            back += 1
+        matcher.back(back)
+        ahead = [node] if path else tree.path(node)
+        ahead = [other for other in ahead if self._place(row, other) >= self._new.prompt_len]
+        taken = matcher.accept([tree.token_ids[other] for other in ahead])
+        path.extend(ahead[:taken])
+        return taken == len(ahead)

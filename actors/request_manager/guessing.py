@@ -1,0 +1,96 @@
+"""What a step guesses: who is asked, which trees come of it, and how much of them it carries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from actors.request_manager.budget import BUDGETS, Acceptance
+from actors.request_manager.config import SpeculationConfig
+from actors.request_manager.drafter_worth import StepOutcome
+from actors.request_manager.drafting import Drafting, DraftsByRequest, draft_task
+from actors.request_manager.merge import MergedTree, merge
+from actors.request_manager.ports import Clock, Drafter, DraftTask
+from actors.request_manager.turns import Turn
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """What the drafters brought.
+
+    Attributes:
+        trees: by request id.
+        answer_s: seconds that each drafter took.
+    """
+
+    trees: Mapping[int, MergedTree] = field(default_factory=dict)
+    answer_s: Mapping[str, float] = field(default_factory=dict)
+
+
+class Guessing:
+    """Drafters, merge and budget of one manager.
+
+    Args:
+        config: the section of the configuration.
+        drafters: whom to ask.
+        vocab_size: token ids are below it.
+        clock: monotonic seconds.
+
+    Attributes:
+        acceptance: learns what becomes of the drafts.
+    """
+
+    def __init__(
+        self,
+        config: SpeculationConfig,
+        drafters: Sequence[Drafter],
+        vocab_size: int,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.acceptance = Acceptance()
+        self._config = config
+        self._vocab_size = vocab_size
+        self._drafting = Drafting(drafters, config.draft_deadline_ms / 1e3, clock)
+        self._budget = BUDGETS[config.budget]()
+
+    async def ask(self, turns: Sequence[Turn]) -> Guesses:
+        """One tree for each request that has drafts, cut to the request's own limits."""
+        num_draws = sum(turn.draws for turn in turns)
+        least = self._budget.least_probability(num_draws, _num_tokens(turns))
+        tasks = [task for turn in turns if (task := draft_task(turn, self._config, least))]
+        drafted = await self._drafting.ask(tasks, lambda name: self._budget.asks(name, num_draws))
+        return Guesses(self._merge(tasks, drafted.drafts), drafted.answer_s)
+
+    def choose(
+        self, trees: Mapping[int, MergedTree], turns: Sequence[Turn], room: int
+    ) -> dict[int, MergedTree]:
+        """What of the trees is worth its time in a step of these turns.
+
+        Args:
+            room: draft nodes at most.
+        """
+        num_draws = sum(turn.draws for turn in turns)
+        return self._budget.select(trees, num_draws, _num_tokens(turns), room)
+
+    def learn(self, outcome: StepOutcome) -> None:
+        """A step is over."""
+        self._budget.observe(outcome)
+
+    def forget(self, request_id: int) -> None:
+        """A request is over."""
+        self._drafting.forget(request_id)
+
+    def _merge(self, tasks: Sequence[DraftTask], drafts: DraftsByRequest) -> dict[int, MergedTree]:
+        trees = {}
+        for task in tasks:
+            by_drafter = drafts.get(task.request_id)
+            if by_drafter:
+                merged, rejected = merge(by_drafter, self._vocab_size, self.acceptance.probability)
+                self._drafting.note_rejected(rejected)
+                trees[task.request_id] = merged.cut(task.max_nodes, task.max_depth)
+        return trees
+
+
+def _num_tokens(turns: Sequence[Turn]) -> int:
+    return sum(turn.num_tokens for turn in turns)

@@ -1,0 +1,54 @@
+"""Whether the configured KV memory can work, from a model's `config.json` alone.
+
+So that a wrong number is told of before anything is started. What a rank decides itself (`auto`,
+models whose sizes are not told in the usual words) is left to it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from actors.errors import ConfigError
+from cluster.config import Config
+
+DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
+
+
+def check_kv_memory(config: Config, folder: Path) -> None:
+    """Raise ConfigError if `scheduler.kv_memory_bytes` is less than a block or more than there is.
+
+    Args:
+        folder: of the model.
+    """
+    memory = config.scheduler.kv_memory_bytes
+    if memory == "auto":
+        return
+    token_bytes = kv_token_bytes(folder, config.model.dtype)
+    if token_bytes is not None:
+        block_bytes = token_bytes * config.scheduler.kv_block_tokens
+        if memory < block_bytes:
+            raise _problem(f"{memory} bytes do not hold one block of {block_bytes} bytes")
+    total = psutil.virtual_memory().total
+    if memory > total:
+        raise _problem(f"{memory} bytes are more than the {total} bytes of this machine")
+
+
+def kv_token_bytes(folder: Path, dtype: str) -> int | None:
+    """Bytes of keys and values of one token in all layers; None if the file does not say."""
+    try:
+        content: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
+        sizes = content.get("text_config", content)
+        heads = sizes["num_attention_heads"]
+        kv_heads = sizes.get("num_key_value_heads") or heads
+        head_dim = sizes.get("head_dim") or sizes["hidden_size"] // heads
+        return int(sizes["num_hidden_layers"] * 2 * kv_heads * head_dim * DTYPE_BYTES[dtype])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _problem(what: str) -> ConfigError:
+    return ConfigError([f"scheduler.kv_memory_bytes: {what}"])

@@ -1,0 +1,141 @@
+"""What an output must look like: OpenAI's `response_format`, and the fields that vLLM has for it.
+
+A request has one of these at most. Each becomes the source text of a grammar (`actors.grammar`),
+which is checked here, before anything is queued: a schema that cannot be enforced as a whole is
+refused by its field.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, JsonValue, Tag
+
+from actors.errors import InputError
+from actors.grammar import (
+    MAX_CHOICES,
+    grammar_of_choice,
+    grammar_of_json,
+    grammar_of_regex,
+    grammar_of_schema,
+)
+from deploy.chat_messages import Strict
+
+Schema = dict[str, JsonValue]
+Choices = Annotated[list[str], Field(fail_fast=True, max_length=MAX_CHOICES)]
+Wanted = Schema | list[str] | str | None
+"""A JSON schema, choices, a regular expression; None for any JSON object."""
+
+
+class AnyText(Strict):
+    """No form at all."""
+
+    type: Literal["text"]
+
+
+class JsonObject(Strict):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+class NamedSchema(Strict):
+    """A JSON schema; keywords that cannot be enforced are refused."""
+
+    name: str | None = None
+    description: str | None = None
+    json_schema: Schema = Field(alias="schema")
+    strict: bool | None = None
+    """Every schema is kept to the letter, whatever this says."""
+
+
+class JsonOfSchema(Strict):
+    """JSON that fits a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+def _kind_of_format(value: object) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return kind if kind in ("json_object", "json_schema") else "text"
+
+
+ResponseFormat = Annotated[
+    Annotated[AnyText, Tag("text")]
+    | Annotated[JsonObject, Tag("json_object")]
+    | Annotated[JsonOfSchema, Tag("json_schema")],
+    Discriminator(_kind_of_format),
+]
+
+
+class StructuredOutputs(Strict):
+    """vLLM's collection; one of these."""
+
+    json_object: Literal[True] | None = None
+    json_schema: Schema | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: Choices | None = None
+
+
+class StructuredFields(Strict):
+    """The fields of a request that say what its output must look like; one at most."""
+
+    response_format: ResponseFormat | None = None
+    """The output is JSON: any object, or what fits a schema."""
+    structured_outputs: StructuredOutputs | None = None
+    """vLLM's way to say so."""
+    guided_json: Schema | None = None
+    """The output is JSON that fits this schema."""
+    guided_regex: str | None = None
+    """The output is matched whole by this regular expression."""
+    guided_choice: Choices | None = None
+    """The output is one of these texts."""
+
+
+async def grammar_of(fields: StructuredFields) -> str:
+    """The grammar that a request asks for; empty for none. Checked on a thread of its own.
+
+    Raises:
+        InputError: naming the field, if it asks for two or for what cannot be enforced.
+    """
+    found = [*_of_response_format(fields.response_format), *_of_vllm_fields(fields)]
+    if len(found) > 1:
+        raise InputError(f"{found[0][0]} is given already", found[1][0])
+    if not found:
+        return ""
+    return await asyncio.to_thread(_checked, *found[0])
+
+
+def _checked(param: str, wanted: Wanted) -> str:
+    if wanted is None:
+        return grammar_of_json(param)
+    if isinstance(wanted, str):
+        return grammar_of_regex(wanted, param)
+    if isinstance(wanted, list):
+        return grammar_of_choice(wanted, param)
+    return grammar_of_schema(wanted, param)
+
+
+def _of_response_format(asked: ResponseFormat | None) -> Iterator[tuple[str, Wanted]]:
+    if isinstance(asked, JsonObject):
+        yield "response_format", None
+    elif isinstance(asked, JsonOfSchema):
+        yield "response_format.json_schema.schema", asked.json_schema.json_schema
+
+
+def _of_vllm_fields(fields: StructuredFields) -> Iterator[tuple[str, Wanted]]:
+    asked = fields.structured_outputs or StructuredOutputs()
+    if asked.json_object:
+        yield "structured_outputs.json_object", None
+    named: list[tuple[str, Wanted]] = [
+        ("structured_outputs.json", asked.json_schema),
+        ("structured_outputs.regex", asked.regex),
+        ("structured_outputs.choice", asked.choice),
+        ("guided_json", fields.guided_json),
+        ("guided_regex", fields.guided_regex),
+        ("guided_choice", fields.guided_choice),
+    ]
+    yield from (pair for pair in named if pair[1] is not None)

@@ -1,0 +1,170 @@
+"""Outputs that must follow a grammar: always valid, and the same with speculation on and off."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from actors.errors import InputError
+from actors.grammar import grammar_of_choice, grammar_of_json, grammar_of_regex, grammar_of_schema
+from actors.request_manager.generation import FinishReason, SpeculationOptions
+from actors.sampling import SamplingParams
+from actors.vocabulary import Vocabulary
+from tests.unit.llm.tiny_models import VOCAB_SIZE
+from tests.unit.near_rank import answers, ask, engine_on
+
+OFF = SpeculationOptions(enabled=False)
+PIECES = [
+    *'abcdefghijklmnopqrstu{}[]":,-.0123456789 ',
+    *('{"', '":', '",', "true", "name", "ab", "12", '": "'),
+]
+EOS = len(PIECES)
+TEXTS = tuple(piece.encode() for piece in PIECES)
+VOCABULARY = Vocabulary((*TEXTS, b""), (*PIECES, "<end>"), frozenset({EOS}))
+"""Fewer tokens than the tiny model's head has rows."""
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "bad": {"type": "array", "items": {"type": "integer", "maximum": 999}, "maxItems": 4},
+        "ok": {"type": "boolean"},
+    },
+    "required": ["name", "bad"],
+    "additionalProperties": False,
+}
+PROMPTS = ['{"name": "abcabc", "bad": [12, 12, 12]}', "ab ab ab 12 12", '{"bad": [1, 1, 1'] * 2
+STEPS = [
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=0.7, seed=5),
+    SamplingParams(temperature=1.0, seed=6, top_p=0.9, top_k=30, presence_penalty=0.1),
+    SamplingParams(temperature=0.3, seed=7, repetition_penalty=0.95, logit_bias=((3, 1.5),)),
+]
+
+
+def encode(text: str) -> list[int]:
+    """Any split into known pieces will do as a prompt."""
+    return [PIECES.index(character) for character in text]
+
+
+def decode(token_ids) -> str:
+    return VOCABULARY.text_bytes(token_ids).decode()
+
+
+def asked(grammar: str, sampling: SamplingParams, max_tokens: int = 100, **more):
+    return [
+        ask(encode(prompt), max_tokens, sampling=sampling, grammar=grammar, **more)
+        for prompt in PROMPTS[:3]
+    ]
+
+
+async def on_and_off(requests, num_blocks=64):
+    """The answers, once each was found to be the same with speculation and without."""
+    async with engine_on(num_blocks, vocabulary=VOCABULARY) as engine:
+        on = await answers(engine, requests)
+        off = await answers(engine, [replace(request, speculation=OFF) for request in requests])
+    for one, other in zip(on, off, strict=True):
+        assert decode(one.token_ids) == decode(other.token_ids)
+        assert one.token_ids == other.token_ids
+    return on
+
+
+@pytest.mark.parametrize("num_blocks", [128, 40])
+@pytest.mark.parametrize("sampling", STEPS)
+async def test_answers_fit_the_schema(sampling, num_blocks):
+    """Alone in the cache, and with so few blocks that requests are preempted."""
+    grammar = grammar_of_schema(SCHEMA, "schema")
+    found = await on_and_off(asked(grammar, sampling), num_blocks)
+    ended = [answer for answer in found if answer.finish_reason is FinishReason.STOP]
+    assert ended
+    for answer in ended:
+        value = json.loads(decode(answer.token_ids))
+        assert set(value) <= {"name", "bad", "ok"}
+        assert isinstance(value["name"], str)
+        assert all(isinstance(entry, int) for entry in value["bad"])
+        assert answer.token_ids[-1] == EOS
+
+
+@pytest.mark.parametrize("sampling", STEPS)
+@pytest.mark.parametrize("regex", [r"[a-c]{2,8}(-[0-9]{2}){1,3}", r"(ab|12)+\."])
+async def test_answers_match_the_regex(sampling, regex):
+    for answer in await on_and_off(asked(grammar_of_regex(regex, "regex"), sampling)):
+        if answer.finish_reason is FinishReason.STOP:
+            assert re.fullmatch(regex, decode(answer.token_ids))
+        else:
+            assert len(answer.token_ids) == 100
+
+
+@pytest.mark.parametrize("sampling", STEPS)
+async def test_answers_are_among_the_choices(sampling):
+    choices = ["abcabcabc", "abcabcab", "12,12,12", 'q"q']
+    found = await on_and_off(asked(grammar_of_choice(choices, "choice"), sampling))
+    for answer in found:
+        assert answer.finish_reason is FinishReason.STOP
+        assert decode(answer.token_ids) in choices
+
+
+async def test_drafts_may_hold_the_end():
+    prompt = [*encode("abcab"), EOS] * 3 + encode("ab")
+    requests = [
+        ask(prompt, 30, sampling=sampling, grammar=grammar_of_regex(regex, "regex"))
+        for sampling in STEPS
+        for regex in ("abcab", "(ab|c)+")
+    ]
+    for answer in await on_and_off(requests):
+        assert answer.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+        assert answer.token_ids.count(EOS) == (answer.finish_reason is FinishReason.STOP)
+
+
+async def test_some_drafts_are_accepted_and_forbidden_ones_are_not():
+    grammar = grammar_of_json("response_format")
+    found = await on_and_off(asked(grammar, STEPS[0], 60))
+    assert sum(answer.stats.num_draft_tokens for answer in found) > 20
+    assert sum(answer.stats.num_accepted_draft_tokens for answer in found) > 5
+    for answer in found:
+        if answer.finish_reason is FinishReason.STOP:
+            assert isinstance(json.loads(decode(answer.token_ids)), dict)
+
+
+@pytest.mark.parametrize("cut", [1, 6, 15])
+async def test_a_request_resumed_goes_on_as_it_would_have(cut):
+    requests = asked(grammar_of_schema(SCHEMA, "schema"), STEPS[1])
+    async with engine_on(vocabulary=VOCABULARY) as engine:
+        whole = await answers(engine, requests)
+        resumed = await answers(
+            engine,
+            [
+                replace(request, emitted_ids=answer.token_ids[:cut])
+                for request, answer in zip(requests, whole, strict=True)
+            ],
+        )
+    assert [answer.token_ids[cut:] for answer in whole] == [one.token_ids for one in resumed]
+
+
+async def test_an_output_that_left_its_grammar_ends_its_own_request_alone():
+    grammar = grammar_of_choice(["abc"], "choice")
+    good, bad = asked(grammar, STEPS[0])[:2]
+    bad = replace(bad, emitted_ids=tuple(encode("12")))
+    async with engine_on(vocabulary=VOCABULARY) as engine:
+        with pytest.raises(InputError) as raised:
+            await answers(engine, [bad])
+        [answer] = await answers(engine, [good])
+    assert raised.value.param == "response_format"
+    assert decode(answer.token_ids) == "abc"
+
+
+@pytest.mark.parametrize("name", ["min_tokens", "ignore_eos"])
+async def test_what_would_outlive_the_grammar_is_refused(name):
+    request = asked(grammar_of_choice(["abc"], "choice"), STEPS[0])[0]
+    if name == "min_tokens":
+        request = replace(request, sampling=SamplingParams(min_tokens=5))
+    else:
+        request = replace(request, stop=replace(request.stop, ignore_eos=True))
+    async with engine_on(vocabulary=VOCABULARY) as engine:
+        with pytest.raises(InputError) as raised:
+            await answers(engine, [request])
+    assert raised.value.param == name
+    assert len(PIECES) < VOCAB_SIZE - 1
