@@ -50,8 +50,12 @@ async def watch() -> AsyncIterator[Vitals]:
 
 
 async def _probe(lags_s: list[float]) -> None:
+    """On a fixed grid: a long pause counts for every moment in it, not once."""
     clock = asyncio.get_running_loop().time
+    due_s = clock() + PROBE_S
     while True:
-        due_s = clock() + PROBE_S
-        await asyncio.sleep(PROBE_S)
-        lags_s.append(clock() - due_s)
+        await asyncio.sleep(max(0.0, due_s - clock()))
+        now_s = clock()
+        while due_s <= now_s:
+            lags_s.append(now_s - due_s)
+            due_s += PROBE_S

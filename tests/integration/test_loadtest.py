@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,23 @@ def test_a_wrong_usage_is_told(tmp_path):
     assert any("usage" in reason for reason in report["verdict"]["reasons"])
 
 
+def test_a_frozen_server_and_its_queue_are_seen_from_the_schedule(tmp_path):
+    """Nothing that is due in the freeze is sent before it ends; answers come one at a time."""
+    with stub(tmp_path, QUICK, max_running=1, freeze_at_s=0.1, freeze_s=0.5) as server:
+        _, report, rows = measure(server.address, tmp_path, "--requests", "10", *FAST)
+        sent = sorted(server.sent().values(), key=lambda row: row["started_s"])
+    thaw_s = min(row["arrived_s"] for row in sent) + 0.6
+    whole_s = QUICK["ttft_s"] + 11 * QUICK["gap_s"]
+    frozen = [row for row in sent if row["started_s"] + whole_s >= thaw_s - 0.5]
+    assert frozen and all(row["chunks"][-1][0] >= thaw_s for row in frozen)
+    assert all(before["ended_s"] <= after["started_s"] for before, after in pairwise(sent))
+    ((origin_s, _),) = report["measurements"][0]["stretches"]
+    slowest_s = max(row["end_s"] - row["scheduled_s"] for row in rows)
+    last = sent[-1]
+    due_s = origin_s + next(row for row in rows if row["index"] == last["index"])["scheduled_s"]
+    assert slowest_s >= last["chunks"][-1][0] - due_s - 2e-6
+
+
 def test_a_share_of_requests_is_hung_up_on(tmp_path):
     with stub(tmp_path, QUICK) as server:
         options = ("--requests", "40", "--cancel-share", "0.5", "--slo", "ttft=1000")
@@ -232,12 +250,13 @@ def test_a_server_that_dies_in_mid_run_loses_nothing(tmp_path):
     assert json.loads(out.splitlines()[-1])["completed"] >= 2
 
 
-def test_ctrl_c_reports_what_there_was(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_and_what_there_was_is_reported(tmp_path, number):
     with stub(tmp_path, {"ttft_s": 0.1, "gap_s": 0.1}) as server:
         options = ("--arrivals", "constant", "--rate", "20", "--requests", "2000", *PROMPTS)
         process = loadtest(server.address, tmp_path, *LENIENT, *options)
         wait_for_answers(server, 2)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         status, out, _ = finished(process)
     assert status == 1 and out.startswith("INTERRUPTED")
     outcomes = [row["outcome"] for row in rows_of(tmp_path)]

@@ -10,6 +10,7 @@ from virtual import ScriptedSender, now_s, run_virtual, session
 from loadtest.driver import Driver
 from loadtest.records import Outcome
 from loadtest.stub.script import Behaviour
+from loadtest.vitals import watch
 
 ANSWER = Behaviour(ttft_s=1.0, gap_s=0.0, num_tokens=1)
 
@@ -89,6 +90,21 @@ def test_what_was_begun_is_kept_when_the_run_is_stopped():
     assert ended == [Outcome.OK] * 2 + [Outcome.INTERRUPTED] * 4
     assert len(driver.records[3].chunks) == 2
     assert driver.num_open == 0
+
+
+def test_a_pause_of_the_loop_counts_for_every_moment_in_it():
+    async def paused():
+        async with watch() as vitals:
+            await asyncio.sleep(0.5)
+            asyncio.get_running_loop().virtual.now_s += 0.4
+            await asyncio.sleep(0.1)
+        return vitals
+
+    vitals = run_virtual(paused())
+    assert vitals.wall_s == pytest.approx(1.0)
+    late = [lag_s for lag_s in vitals.loop_lag_s if lag_s > 0.005]
+    assert len(vitals.loop_lag_s) == pytest.approx(100, abs=2)
+    assert len(late) == pytest.approx(40, abs=2) and max(late) == pytest.approx(0.4, abs=0.011)
 
 
 def test_a_mistake_of_the_sender_is_not_swallowed():

@@ -16,7 +16,8 @@ from loadtest.errors import UsageError
 from loadtest.experiment import Results
 from loadtest.failures import FOREIGN, MAPPING, outcome_of
 from loadtest.records import OUTCOME_MEANINGS, Outcome, RequestRecord
-from loadtest.scrape import Scrapes, server_side
+from loadtest.report.highlights import highlights
+from loadtest.scrape import Scrapes, ServerSide, server_side
 from loadtest.search import highest_rate
 from loadtest.slo import Slo
 from loadtest.stub.script import Behaviour
@@ -198,6 +199,26 @@ def test_the_servers_metrics_are_differences_over_the_run():
     assert found.gauges["running"] == [0.0, 4.0, 1.0]
     assert not found.restarted
     assert server_side(Scrapes([pages[2], pages[0]])).restarted
+
+
+def test_known_servers_are_summed_up_by_the_names_that_they_use():
+    grown = {
+        'treeserve_tree_nodes_sum{model_name="m"}': 60.0,
+        'treeserve_tree_nodes_count{model_name="m"}': 10.0,
+        'vllm:spec_decode_num_draft_tokens_total{model_name="m"}': 60.0,
+        'vllm:spec_decode_num_accepted_tokens_total{model_name="m"}': 15.0,
+    }
+    gauges = {
+        'treeserve_requests_waiting{model_name="m"}': [0.0, 7.0, 2.0],
+        'treeserve_kv_blocks_used{model_name="m"}': [0.0, 25.0, 5.0],
+        'treeserve_kv_blocks_total{model_name="m"}': [100.0, 100.0, 100.0],
+    }
+    assert dict(highlights(ServerSide(grown, gauges, [0.0, 1.0, 2.0], False))) == {
+        "most requests waiting": "7",
+        "most KV blocks used": "25 %",
+        "draft nodes in a tree": "6",
+        "draft tokens accepted": "25 %",
+    }
 
 
 def test_a_page_that_is_no_metrics_is_left_out():
