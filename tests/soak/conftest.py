@@ -18,7 +18,15 @@ import yaml
 
 from cluster.bench.server import running_server
 
-TITLES = ("Ingress", "RequestManager", "LLMRank", "ServeController", "raylet", "gcs_server")
+TITLES = (
+    "Ingress",
+    "RequestManager",
+    "LLMRank",
+    "DraftModel",
+    "ServeController",
+    "raylet",
+    "gcs_server",
+)
 
 
 @dataclass(frozen=True)
@@ -49,13 +57,24 @@ class Server:
     def memory_mb(self) -> dict[str, float]:
         """Memory of its own of each process, by title."""
         found = {}
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                line = " ".join(process.cmdline())
-                for title in TITLES:
-                    if title in line:
-                        found[title] = process.memory_full_info().uss / 1e6
+        for title in TITLES:
+            for process in _processes(title):
+                with contextlib.suppress(psutil.Error):
+                    found[title] = process.memory_full_info().uss / 1e6
         return found
+
+    def pids(self, title: str) -> list[int]:
+        """Of the processes with such a title."""
+        return [process.pid for process in _processes(title)]
+
+
+def _processes(title: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if title in " ".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from cluster.bench.prompts import Prompt
 from tests.unit.bench.test_modes import answer
 from tests.unit.bench.test_prediction import counts_of
 
-READY = Path(__file__).resolve().parents[3] / "deploy" / "configs" / "smollm2-ssm.yaml"
+READY = Path(__file__).resolve().parents[3] / "deploy" / "configs" / "smollm2.yaml"
 STEPS = {"floor_1_ms": 1.0, "forward_1_ms": 2.0, "step_1_ms": 3.0, "transformers_1_ms": 4.0}
 CALLS = {"1": {"draft_ms": 5.0, "step_ms": 10.0, "draft_to_step": 0.5}}
 
