@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         torch.set_num_threads(config.llm.num_threads)
     folder = resolve_model(config.model.path)
     identity = identify_llm(folder)
+    _require(recipe.cut_size <= identity.vocab_size, "--cut", f"at most {identity.vocab_size}")
     work: Path = arguments.out / "work"
     initial = load_draft(arguments.init, folder)[0] if arguments.init else None
     claim_folder(work, _settings(identity, sets, recipe, arguments))
@@ -93,7 +94,10 @@ def _recipe(arguments: argparse.Namespace) -> Recipe:
     _require(arguments.width > 0 and arguments.width % 64 == 0, "--width", "a multiple of 64")
     for name in ("layers", "ff", "cut", "steps", "answer_tokens", "matrix_rate"):
         _require(getattr(arguments, name) > 0, f"--{name.replace('_', '-')}", "above 0")
-    _require(arguments.minutes is None or arguments.minutes > 0, "--minutes", "above 0")
+    for name in ("minutes", "generate_tokens"):
+        limit = getattr(arguments, name)
+        _require(limit is None or limit > 0, f"--{name.replace('_', '-')}", "above 0")
+    _require(arguments.seed >= 0, "--seed", "0 or more")
     return Recipe(
         shape=DraftShape(arguments.width, arguments.layers, arguments.ff),
         cut_size=arguments.cut,

@@ -109,7 +109,7 @@ def claim_folder(path: Path, settings: Mapping[str, str]) -> None:
     """Note in a folder what its work is for, so that it is never mixed with other work.
 
     Raises:
-        InputError: it holds work for other settings.
+        InputError: it holds work for other settings, or cannot be written to.
     """
     note = path / CLAIM_FILE
     wanted = dict(settings)
@@ -122,8 +122,11 @@ def claim_folder(path: Path, settings: Mapping[str, str]) -> None:
                 "call it as then, or name another folder"
             )
         return
-    path.mkdir(parents=True, exist_ok=True)
-    write_json(note, wanted)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        write_json(note, wanted)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written to: {error.strerror}") from error
 
 
 def write_json(path: Path, content: object) -> None:

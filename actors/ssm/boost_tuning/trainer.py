@@ -137,22 +137,27 @@ class Trainer:
         saved_s = begun_s = self._clock()
         before_s = self._progress.trained_s
         while self._progress.share < 1.0:
-            trained_s = before_s + self._clock() - begun_s
-            self._step(trained_s)
+            loss, tokens = self._step()
+            self._note(loss, tokens, before_s + self._clock() - begun_s)
             if self._clock() - saved_s >= CHECKPOINT_SECONDS or self._progress.share >= 1.0:
                 self.save()
                 saved_s = self._clock()
             yield self._progress
         self.model.eval()
 
-    def _step(self, trained_s: float) -> None:
+    def _step(self) -> tuple[float, int]:
+        """One optimizer step; returns its loss and its answer tokens."""
         done = self._progress
-        self._set_rates(done.step, self._share(done.step, trained_s))
+        self._set_rates(done.step, done.share)
         loss, tokens = self._backward(self._order.at(done.step))
         nn.utils.clip_grad_norm_(self.model.parameters(), _CLIP_NORM)
         for optimizer in self._optimizers.values():
             optimizer.step()
             optimizer.zero_grad()
+        return loss, tokens
+
+    def _note(self, loss: float, tokens: int, trained_s: float) -> None:
+        done = self._progress
         decay = min(_LOSS_DECAY, done.step / (done.step + 1))
         self._progress = Progress(
             done.step + 1,
@@ -213,7 +218,7 @@ class Trainer:
         except (OSError, SafetensorError) as error:
             raise InputError(f"{self._checkpoint}: cannot be read: {error}") from error
         if note.get("recipe") != _as_text(self._recipe):
-            raise InputError(f"{self._checkpoint}: was made by another recipe; remove it or its")
+            raise InputError(f"{self._checkpoint}: was made by another recipe; remove it first")
         own = {key.removeprefix("model."): value for key, value in tensors.items()}
         names = self.model.state_dict().keys()
         if not torch.equal(own["cut_ids"], self.model.cut_ids):

@@ -62,6 +62,7 @@ def test_a_limit_in_minutes_ends_it_early(
     recipe = dataclasses.replace(RECIPE, minutes=10.0)
     *_, last = Trainer(recipe, matrices, records, tmp_path / "checkpoint", clock=Clock()).run()
     assert last.share == 1.0 and last.step < RECIPE.steps
+    assert last.trained_s >= 600.0  # the last step's own time, too
 
 
 def test_refuses_a_checkpoint_of_another_recipe(

@@ -96,11 +96,15 @@ def test_goes_on_where_it_was_killed(
     [
         (["--width", "100"], "--width"),
         (["--minutes", "0"], "--minutes"),
+        (["--generate-tokens", "0"], "--generate-tokens"),
+        (["--seed", "-1"], "--seed"),
+        (["--out", "/dev/null/draft"], "cannot be written to: Not a directory"),
         (["--sampled", "2"], "--sampled"),
         (["--terms", "word"], "--terms"),
         (["--prompts", "/nowhere.jsonl"], "no such file"),
         (["--answer-tokens", "0"], "--answer-tokens"),
         (["--matrix-rate", "0"], "--matrix-rate"),
+        (["--cut", "258"], "--cut: must be at most 257"),
         (["--records", "/nowhere"], "--records"),
     ],
 )
