@@ -112,7 +112,7 @@ class Budget(Protocol):
         """
 
     def least_probability(self, num_draws: int, num_tokens: int) -> float:
-        """No node that is accepted with a lower probability will be taken."""
+        """No node will be taken whose drafter gives its path a lower one, but by a wrong score."""
 
     def select(
         self, trees: Mapping[int, MergedTree], num_draws: int, num_tokens: int, room: int
@@ -152,6 +152,8 @@ class AdaptiveBudget:
     """Takes nodes as long as they raise expected tokens per second."""
 
     FORGET = 1 / 32
+    DOUBT = 0.5
+    """Drafters compare the bar with their own scores, which may be too low by such a factor."""
 
     def __init__(self) -> None:
         self.cost = StepCost()
@@ -165,7 +167,8 @@ class AdaptiveBudget:
         # A node that is taken raises tokens per second, and with it the bar for the next one: the
         # bar is lowest when there are none.
         seconds = self._beside_s + self.cost.seconds(num_tokens)
-        return min(num_draws * self.cost.seconds_per_token / seconds, 1.0) if seconds else 0.0
+        bar = num_draws * self.cost.seconds_per_token / seconds if seconds else 0.0
+        return min(self.DOUBT * bar, 1.0)
 
     def select(
         self, trees: Mapping[int, MergedTree], num_draws: int, num_tokens: int, room: int
@@ -183,10 +186,12 @@ class AdaptiveBudget:
         return _restricted(trees, taken)
 
     def observe(self, outcome: StepOutcome) -> None:
+        if not outcome.num_tokens:
+            return  # releases alone: the LLM has not run
         self.cost.observe(outcome.num_tokens, outcome.step_s)
         beside_s = outcome.total_s - outcome.step_s
         self._beside_s += self.FORGET * (beside_s - self._beside_s)
-        self._worth.observe(outcome, self.cost.seconds_per_token)
+        self._worth.observe(outcome)
 
 
 BUDGETS: dict[str, Callable[[], Budget]] = {"adaptive": AdaptiveBudget, "fixed": FixedBudget}

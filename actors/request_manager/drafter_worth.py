@@ -1,30 +1,28 @@
-"""Whether a drafter earns the time that asking it takes.
+"""Whether a drafter earns the time that asking it takes: tokens per second with it and without.
 
-With a drafter, steps bring E tokens in S seconds on average. Without it they would bring E - g in
-S - c: g counts the accepted nodes that nobody else proposed, c is how much longer its answer takes
-than the others', and what the LLM spends on nodes that it alone proposed. It pays while
-E / S > (E - g) / (S - c), that is g / E > c / S.
+Steps with the drafter and steps without it are two arms. The better one runs for long, the other
+one is tried for a few steps in between, so that both are measured on the same machine and the same
+texts; the longer an arm has won, the rarer the trials. What a model of costs would miss counts too:
+a draft model that works through prompts, or takes caches and cores from the LLM. Judged apart for
+each size of batch, as a busy LLM makes guesses dearer.
 
-A drafter that does not pay is left alone, and tried again from time to time, the less often the
-more often it has failed. Judged apart for each size of batch, as a busy LLM makes guesses dearer.
 Counts steps only; the same steps give the same decisions.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 FORGET = 1 / 64
-"""Weight of a new step in an average."""
-ENOUGH_STEPS = 48
-"""Steps before a drafter that is asked can be dropped."""
+"""Weight of a new step in an arm's averages."""
 TRIAL_STEPS = 16
-FIRST_PAUSE, LONGEST_PAUSE = 64, 1024
+FIRST_RUN, LONGEST_RUN = 128, 1024
 """Steps between trials."""
-DROP_BELOW, TAKE_ABOVE = 0.95, 1.05
-"""Of (g / E) / (c / S); between them nothing changes."""
+MAX_CATCH_UP_STEPS = 64
+"""After a pause a draft model has texts to catch up with; so many steps without a tree of its own
+are not held against it."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +36,8 @@ class StepOutcome:
         num_committed: output tokens that it brought.
         step_s: seconds in the LLM.
         total_s: seconds from asking the drafters to the end of the step.
-        answer_s: seconds until each drafter that was asked had answered.
-        sole_nodes, sole_accepted: nodes in the step, and accepted ones, that a drafter alone
-            proposed.
+        asked: drafters that were asked.
+        drafted: nodes in the step by proposer.
     """
 
     num_draws: int
@@ -49,91 +46,88 @@ class StepOutcome:
     num_committed: int
     step_s: float
     total_s: float
-    answer_s: Mapping[str, float] = field(default_factory=dict)
-    sole_nodes: Mapping[str, int] = field(default_factory=dict)
-    sole_accepted: Mapping[str, int] = field(default_factory=dict)
+    asked: Collection[str] = ()
+    drafted: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def only_decodes(self) -> bool:
+        """False for steps that also prefill, or only release: they say nothing of decoding."""
+        plain = self.num_tokens - self.num_draft_nodes
+        return self.num_draws > 0 and plain == self.num_draws
 
 
 class DrafterWorth:
     """All drafters' worth, for every size of batch up to a power of two."""
 
     def __init__(self) -> None:
-        self._ledgers: defaultdict[tuple[str, int], _Ledger] = defaultdict(_Ledger)
+        self._contests: defaultdict[tuple[str, int], _Contest] = defaultdict(_Contest)
 
     def pays(self, drafter: str, num_draws: int) -> bool:
         """True if the drafter should be asked for the next step."""
-        return self._ledgers[drafter, num_draws.bit_length()].asked
+        return self._contests[drafter, num_draws.bit_length()].asks
 
-    def observe(self, outcome: StepOutcome, seconds_per_token: float) -> None:
-        """Learn from a step; one that also prefills says nothing about decoding.
-
-        Args:
-            seconds_per_token: what one more node in a step costs.
-        """
-        if outcome.num_tokens - outcome.num_draft_nodes > outcome.num_draws:
+    def observe(self, outcome: StepOutcome) -> None:
+        """Learn from a step."""
+        if not outcome.only_decodes:
             return
         size = outcome.num_draws.bit_length()
-        for (drafter, of_size), ledger in self._ledgers.items():
-            if of_size != size:
-                continue
-            if drafter not in outcome.answer_s:
-                ledger.rest()
-                continue
-            others = [s for name, s in outcome.answer_s.items() if name != drafter]
-            waited = max(outcome.answer_s[drafter] - max(others, default=0.0), 0.0)
-            verified = seconds_per_token * outcome.sole_nodes.get(drafter, 0)
-            ledger.work(
-                outcome.num_committed,
-                outcome.total_s,
-                outcome.sole_accepted.get(drafter, 0),
-                waited + verified,
-            )
+        for (drafter, of_size), contest in self._contests.items():
+            if of_size == size:
+                contest.observe(outcome, drafter)
 
 
-class _Ledger:
-    """One drafter's averages at one size of batch."""
+class _Arm:
+    """Average tokens and seconds of the steps of one kind."""
 
     def __init__(self) -> None:
-        self.asked = True
-        self._on_trial = False
-        self._steps_left = ENOUGH_STEPS
-        self._pause = FIRST_PAUSE
-        self._fresh = False  # its sessions have fallen behind: the first answer is no measure
-        self._averages = [0.0] * 4  # E, S, g, c
-        self._weight = 0.0
+        self.weight = 0.0
+        self._tokens = 0.0
+        self._seconds = 0.0
 
-    def rest(self) -> None:
-        """A step without it, perhaps by a request's wish."""
-        if not self.asked:
+    def add(self, tokens: float, seconds: float) -> None:
+        self.weight += (1.0 - self.weight) * FORGET
+        share = FORGET / self.weight
+        self._tokens += share * (tokens - self._tokens)
+        self._seconds += share * (seconds - self._seconds)
+
+    def beats(self, other: _Arm) -> bool:
+        """More tokens per second; True too while there is nothing to compare with."""
+        return not other.weight or self._tokens * other._seconds > other._tokens * self._seconds
+
+
+class _Contest:
+    """One drafter at one size of batch."""
+
+    def __init__(self) -> None:
+        self.asks = True
+        self._favours = True
+        self._arms = {True: _Arm(), False: _Arm()}
+        self._steps_left = FIRST_RUN
+        self._run = FIRST_RUN
+        self._catch_up_left = 0
+
+    def observe(self, outcome: StepOutcome, drafter: str) -> None:
+        """A step with or without the drafter; a request's own wish may decide it too."""
+        asked = drafter in outcome.asked
+        if asked and self._catch_up_left:
+            self._catch_up_left -= 1
+            if not outcome.drafted.get(drafter):
+                return
+            self._catch_up_left = 0
+        self._arms[asked].add(outcome.num_committed, outcome.total_s)
+        if asked == self.asks:
             self._steps_left -= 1
             if self._steps_left <= 0:
-                self.asked = self._on_trial = self._fresh = True
-                self._steps_left = TRIAL_STEPS
+                self._turn()
 
-    def work(self, tokens: float, seconds: float, gain: float, cost: float) -> None:
-        """A step with it."""
-        if self._fresh:
-            self._fresh = False
-            return
-        self._weight += (1.0 - self._weight) * FORGET
-        share = FORGET / self._weight
-        for place, value in enumerate((tokens, seconds, gain, cost)):
-            self._averages[place] += share * (value - self._averages[place])
-        self._steps_left -= 1
-        if self._steps_left <= 0:
-            self._judge()
-
-    def _judge(self) -> None:
-        tokens, seconds, gain, cost = self._averages
-        merit, price = gain * seconds, cost * tokens
-        if self._on_trial:
-            if merit > TAKE_ABOVE * price:
-                self._on_trial, self._pause, self._steps_left = False, FIRST_PAUSE, ENOUGH_STEPS
-            else:
-                self._drop(min(2 * self._pause, LONGEST_PAUSE))
-        elif merit < DROP_BELOW * price:
-            self._drop(FIRST_PAUSE)
-
-    def _drop(self, pause: int) -> None:
-        self.asked = self._on_trial = False
-        self._pause = self._steps_left = pause
+    def _turn(self) -> None:
+        if self.asks == self._favours:  # a run is over: try the other arm
+            self.asks, self._steps_left = not self.asks, TRIAL_STEPS
+        else:
+            favours = self._arms[True].beats(self._arms[False])
+            same = favours == self._favours
+            self._run = min(2 * self._run, LONGEST_RUN) if same else FIRST_RUN
+            self.asks = self._favours = favours
+            self._steps_left = self._run
+        if self.asks:
+            self._catch_up_left = MAX_CATCH_UP_STEPS

@@ -5,21 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from actors.request_manager.config import SpeculationConfig
-from actors.request_manager.ports import Clock, Draft, Drafter, DraftTask
+from actors.request_manager.ports import Draft, Drafter, DraftTask
 from actors.request_manager.turns import Turn
 
 logger = logging.getLogger(__name__)
 
 DraftsByRequest = dict[int, dict[str, Draft]]
 """Drafts by request id and drafter name."""
-_Answer = tuple[Mapping[int, Draft], float]
-"""Drafts, and when they were there."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +25,11 @@ class DraftRound:
 
     Attributes:
         drafts: by request id and drafter name.
-        answer_s: seconds that each drafter took, the deadline at most.
+        asked: names of the drafters that were asked.
     """
 
     drafts: DraftsByRequest = field(default_factory=dict)
-    answer_s: dict[str, float] = field(default_factory=dict)
+    asked: tuple[str, ...] = ()
 
 
 class Drafting:
@@ -41,18 +38,14 @@ class Drafting:
     Args:
         drafters: whom to ask.
         deadline_s: how long to wait for all of them.
-        clock: monotonic seconds.
 
     Attributes:
         failures: how often each drafter raised or was late.
     """
 
-    def __init__(
-        self, drafters: Sequence[Drafter], deadline_s: float, clock: Clock = time.monotonic
-    ) -> None:
+    def __init__(self, drafters: Sequence[Drafter], deadline_s: float) -> None:
         self._drafters = {drafter.name: drafter for drafter in drafters}
         self._deadline_s = deadline_s
-        self._clock = clock
         self.failures: Counter[str] = Counter()
 
     async def ask(
@@ -63,16 +56,15 @@ class Drafting:
         Args:
             may_ask: by drafter name.
         """
-        begun = self._clock()
-        calls: dict[asyncio.Task[_Answer], str] = {}
+        calls: dict[asyncio.Task[Mapping[int, Draft]], str] = {}
         for name, drafter in self._drafters.items():
             allowed = [task for task in tasks if task.drafters is None or name in task.drafters]
             if allowed and may_ask(name):
-                calls[asyncio.ensure_future(self._timed(drafter.draft(allowed)))] = name
+                calls[asyncio.ensure_future(drafter.draft(allowed))] = name
+        answered = DraftRound(asked=tuple(calls.values()))
         if not calls:
-            return DraftRound()
+            return answered
         done, late = await asyncio.wait(calls, timeout=self._deadline_s)
-        answered = DraftRound(answer_s=dict.fromkeys(calls.values(), self._clock() - begun))
         for call in late:
             call.cancel()
             self._note_failure(calls[call], "late")
@@ -81,14 +73,9 @@ class Drafting:
             if error is not None:
                 self._note_failure(calls[call], repr(error))
                 continue
-            drafts, ended = call.result()
-            answered.answer_s[calls[call]] = ended - begun
-            for request_id, draft in drafts.items():
+            for request_id, draft in call.result().items():
                 answered.drafts.setdefault(request_id, {})[calls[call]] = draft
         return answered
-
-    async def _timed(self, answer: Awaitable[Mapping[int, Draft]]) -> _Answer:
-        return await answer, self._clock()
 
     def note_rejected(self, faults: Mapping[str, str]) -> None:
         """Drafts that broke the rules, by drafter name."""

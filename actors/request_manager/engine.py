@@ -89,7 +89,7 @@ class Engine:
         )
         self._scheduler = Scheduler(scheduling, self._ledger, self._reuse, num_groups)
         self._composer = Composer()
-        self._guessing = Guessing(speculation, drafters, description.vocab_size, clock)
+        self._guessing = Guessing(speculation, drafters, description.vocab_size)
         self._rule = VERIFICATION_RULES[speculation.verification]
         acceptance = self._guessing.acceptance
         self._settler = Settler(self._ledger, self._reuse, self._composer, acceptance)
@@ -231,7 +231,7 @@ class Engine:
             else:
                 self._emit(row.turn.request, event)
         laps.end("emit")
-        self._guessing.learn(step_outcome(message, rows, tally, laps.seconds, guesses.answer_s))
+        self._guessing.learn(step_outcome(message, rows, tally, laps.seconds, guesses.asked))
         counts = self._scheduler.take_counts()
         self._observer.step_done(step_record(message, rows, reply, tally, counts, laps.seconds))
         self._wake()

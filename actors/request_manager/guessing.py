@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from actors.request_manager.budget import BUDGETS, Acceptance
@@ -11,7 +10,7 @@ from actors.request_manager.config import SpeculationConfig
 from actors.request_manager.drafter_worth import StepOutcome
 from actors.request_manager.drafting import Drafting, DraftsByRequest, draft_task
 from actors.request_manager.merge import MergedTree, merge
-from actors.request_manager.ports import Clock, Drafter, DraftTask
+from actors.request_manager.ports import Drafter, DraftTask
 from actors.request_manager.turns import Turn
 
 
@@ -21,11 +20,11 @@ class Guesses:
 
     Attributes:
         trees: by request id.
-        answer_s: seconds that each drafter took.
+        asked: names of the drafters that were asked.
     """
 
     trees: Mapping[int, MergedTree] = field(default_factory=dict)
-    answer_s: Mapping[str, float] = field(default_factory=dict)
+    asked: Collection[str] = ()
 
 
 class Guessing:
@@ -35,7 +34,6 @@ class Guessing:
         config: the section of the configuration.
         drafters: whom to ask.
         vocab_size: token ids are below it.
-        clock: monotonic seconds.
 
     Attributes:
         acceptance: learns what becomes of the drafts.
@@ -46,12 +44,11 @@ class Guessing:
         config: SpeculationConfig,
         drafters: Sequence[Drafter],
         vocab_size: int,
-        clock: Clock = time.monotonic,
     ) -> None:
         self.acceptance = Acceptance()
         self._config = config
         self._vocab_size = vocab_size
-        self._drafting = Drafting(drafters, config.draft_deadline_ms / 1e3, clock)
+        self._drafting = Drafting(drafters, config.draft_deadline_ms / 1e3)
         self._budget = BUDGETS[config.budget]()
 
     async def ask(self, turns: Sequence[Turn]) -> Guesses:
@@ -60,7 +57,7 @@ class Guessing:
         least = self._budget.least_probability(num_draws, _num_tokens(turns))
         tasks = [task for turn in turns if (task := draft_task(turn, self._config, least))]
         drafted = await self._drafting.ask(tasks, lambda name: self._budget.asks(name, num_draws))
-        return Guesses(self._merge(tasks, drafted.drafts), drafted.answer_s)
+        return Guesses(self._merge(tasks, drafted.drafts), drafted.asked)
 
     def choose(
         self, trees: Mapping[int, MergedTree], turns: Sequence[Turn], room: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from actors.messages import StepMessage, StepReply
@@ -38,8 +38,6 @@ class Tally:
     forward_s: float
     drafted: Counter[str] = field(default_factory=Counter)
     accepted: Counter[str] = field(default_factory=Counter)
-    sole_nodes: Counter[str] = field(default_factory=Counter)
-    sole_accepted: Counter[str] = field(default_factory=Counter)
     accepted_depths: list[int] = field(default_factory=list)
     depths: DepthCounts = field(default_factory=DepthCounts)
     num_committed: int = 0
@@ -79,7 +77,7 @@ def step_outcome(
     rows: Sequence[StepRow],
     tally: Tally,
     phase_s: Mapping[str, float],
-    answer_s: Mapping[str, float],
+    asked: Collection[str],
 ) -> StepOutcome:
     """What the budget learns from a step."""
     return StepOutcome(
@@ -89,7 +87,6 @@ def step_outcome(
         num_committed=tally.num_committed,
         step_s=phase_s["step"],
         total_s=sum(phase_s.values()),
-        answer_s=answer_s,
-        sole_nodes=tally.sole_nodes,
-        sole_accepted=tally.sole_accepted,
+        asked=asked,
+        drafted=tally.drafted,
     )

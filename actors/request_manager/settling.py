@@ -138,9 +138,6 @@ class Settler:
             is_accepted = node + 1 in accepted  # in the row's tree the root comes first
             was_tried = parent == CONTEXT or parent + 1 in accepted
             proposals = drafts.proposals[node]
-            if len(proposals) == 1:
-                tally.sole_nodes[proposals[0].drafter] += 1
-                tally.sole_accepted[proposals[0].drafter] += node + 1 in committed
             for drafter, _, score in proposals:
                 tally.drafted[drafter] += 1
                 tally.accepted[drafter] += node + 1 in committed

@@ -13,13 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from actors.tree import CONTEXT, TokenTree
 
 
 class Policy(Protocol):
-    """How a tree grows."""
+    """How a tree grows.
+
+    Attributes:
+        chooses: whether scores decide which nodes there are.
+    """
+
+    @property
+    def chooses(self) -> bool: ...
 
     def num_children(self, depth: int) -> int:
         """Children of each expanded node of this depth; the root has depth 0."""
@@ -30,6 +37,7 @@ class BestFirst:
     """The best nodes by path score, from at most `branching` children of each."""
 
     branching: int = 8
+    chooses: ClassVar[bool] = True
 
     def num_children(self, depth: int) -> int:
         return self.branching
@@ -40,6 +48,7 @@ class Static:
     """A fixed number of children at each depth; no deeper than there are numbers."""
 
     widths: tuple[int, ...]
+    chooses: ClassVar[bool] = False
 
     def num_children(self, depth: int) -> int:
         return self.widths[depth] if depth < len(self.widths) else 0

@@ -150,7 +150,8 @@ class Speculator:
         rules = DrawRules(asked.sampling, asked.prompt_len, asked.banned_early, occurrences)
         max_nodes = min(asked.max_nodes, self._ssm.max_nodes)
         max_depth = min(asked.max_depth, self._ssm.max_depth)
-        growth = Growth(self._policy, max_nodes, max_depth, asked.least_probability)
+        least = asked.least_probability if self._policy.chooses else 0.0
+        growth = Growth(self._policy, max_nodes, max_depth, least)
         return Sprout(session, rules, growth)
 
 

@@ -48,9 +48,9 @@ def server(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def wish(number: int) -> dict[str, Any]:
-    """Greedy and seeded requests in turn."""
+    """Each prompt greedy, then with a seed."""
     sampled = {"temperature": 1.0, "seed": number} if number % 2 else {"temperature": 0.0}
-    prompt = PROMPTS[number % len(PROMPTS)]
+    prompt = PROMPTS[number // 2 % len(PROMPTS)]
     return {"prompt": prompt, "max_tokens": 48, "ignore_eos": True} | sampled
 
 

@@ -1,4 +1,4 @@
-"""A drafter is asked exactly as long as its answers save more time than they take."""
+"""A drafter is asked exactly as long as steps with it bring more tokens per second."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import random
 import pytest
 
 from actors.request_manager.drafter_worth import (
-    ENOUGH_STEPS,
-    FIRST_PAUSE,
-    LONGEST_PAUSE,
+    FIRST_RUN,
+    LONGEST_RUN,
+    MAX_CATCH_UP_STEPS,
     TRIAL_STEPS,
     DrafterWorth,
     StepOutcome,
@@ -26,75 +26,70 @@ class House:
         self.num_draws = num_draws
         self.chance = random.Random(0)
 
-    def step(self, gain: float, cost: float, beside: float = 0.0, prefills: bool = False) -> bool:
-        """One step; whether the drafter was asked. `beside` is another drafter's answer time."""
+    def step(self, gain: float, cost: float, *, prefills: bool = False, nodes: int = 4) -> bool:
+        """One step; whether the drafter was asked."""
         asked = self.worth.pays("ssm", self.num_draws)
-        self.worth.pays("lookup", self.num_draws)
-        accepted = sum(self.chance.random() < gain / self.num_draws for _ in range(self.num_draws))
-        answers = {"lookup": beside} | ({"ssm": beside + cost} if asked else {})
-        waited = max(answers.values())
-        outcome = StepOutcome(
-            num_draws=self.num_draws,
-            num_tokens=self.num_draws + 300 * prefills,
-            num_draft_nodes=0,
-            num_committed=self.num_draws + (accepted if asked else 0),
-            step_s=STEP_S,
-            total_s=STEP_S + waited,
-            answer_s=answers,
-            sole_accepted={"ssm": accepted} if asked else {},
+        share = gain / self.num_draws
+        accepted = sum(self.chance.random() < share for _ in range(self.num_draws))
+        self.worth.observe(
+            StepOutcome(
+                num_draws=self.num_draws,
+                num_tokens=self.num_draws + 300 * prefills + nodes * asked,
+                num_draft_nodes=nodes * asked,
+                num_committed=self.num_draws + accepted * asked,
+                step_s=STEP_S,
+                total_s=STEP_S + cost * asked,
+                asked=("ssm",) if asked else (),
+                drafted={"ssm": nodes} if asked and nodes else {},
+            )
         )
-        self.worth.observe(outcome, 0.0)
         return asked
 
-    def asked(self, steps: int, gain: float, cost: float, beside: float = 0.0) -> int:
-        return sum(self.step(gain, cost, beside) for _ in range(steps))
+    def asked(self, steps: int, gain: float, cost: float) -> int:
+        return sum(self.step(gain, cost) for _ in range(steps))
+
+    def runs(self, steps: int, gain: float, cost: float) -> list[tuple[bool, int]]:
+        """Runs of steps with and without the drafter."""
+        found: list[tuple[bool, int]] = []
+        for _ in range(steps):
+            asked = self.step(gain, cost)
+            before = found.pop() if found and found[-1][0] == asked else (asked, 0)
+            found.append((asked, before[1] + 1))
+        return found
 
 
 @pytest.mark.parametrize("num_draws", [1, 8])
-def test_a_drafter_that_pays_is_always_asked(num_draws: int) -> None:
-    assert House(num_draws).asked(2000, 0.8 * num_draws, 2e-3) == 2000
+def test_one_that_pays_is_asked_but_for_short_trials_ever_less_often(num_draws: int) -> None:
+    runs = House(num_draws).runs(8000, 0.8 * num_draws, 2e-3)
+    assert {size for asked, size in runs[:-1] if not asked} == {TRIAL_STEPS}
+    with_it = [size for asked, size in runs[:-1] if asked]
+    assert with_it[:3] == [FIRST_RUN, 2 * FIRST_RUN, 4 * FIRST_RUN]
+    assert max(with_it) == LONGEST_RUN
 
 
-def test_one_that_costs_more_than_it_brings_is_left_alone_and_tried_ever_less_often() -> None:
+@pytest.mark.parametrize("num_draws", [1, 8])
+def test_one_that_does_not_is_only_tried(num_draws: int) -> None:
+    runs = House(num_draws).runs(8000, 0.1 * num_draws, 5e-3)
+    assert runs[0] == (True, FIRST_RUN)
+    assert {size for asked, size in runs[1:-1] if asked} == {TRIAL_STEPS}
+    assert max(size for _, size in runs) == LONGEST_RUN
+
+
+def test_it_comes_back_and_goes_as_things_change() -> None:
     house = House()
-    assert house.asked(ENOUGH_STEPS, 0.1, 5e-3) == ENOUGH_STEPS
-    pauses, pause, trials = [], 0, 0
-    for _ in range(8000):
-        if house.step(0.1, 5e-3):
-            trials += 1
-            if pause:
-                pauses.append(pause)
-            pause = 0
-        else:
-            pause += 1
-    assert pauses[:3] == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
-    assert max(pauses) == LONGEST_PAUSE
-    # The first answer after a pause is no measure and does not count.
-    assert trials <= (len(pauses) + 1) * (TRIAL_STEPS + 1)
+    house.asked(3000, 0.0, 5e-3)
+    assert house.asked(6000, 0.9, 1e-3) > 4000
+    assert house.asked(6000, 0.0, 5e-3) < 2000
 
 
-def test_it_comes_back_when_it_pays_again() -> None:
+def test_what_a_pause_leaves_to_catch_up_with_is_not_held_against_it() -> None:
     house = House()
     house.asked(400, 0.0, 5e-3)
-    assert house.asked(8000, 0.9, 1e-3) > 5000
-    assert house.asked(100, 0.9, 1e-3) == 100
-
-
-def test_it_is_not_charged_for_what_the_others_take_anyway() -> None:
-    assert House().asked(1000, 0.2, 0.5e-3, beside=20e-3) == 1000
-
-
-def test_nodes_that_the_llm_checks_for_it_are_charged() -> None:
-    worth = DrafterWorth()
-    asked = 0
-    for _ in range(200):
-        if not worth.pays("ssm", 1):
-            continue
-        asked += 1
-        worth.observe(
-            StepOutcome(1, 21, 20, 1, 20e-3, 20e-3, {"ssm": 0.0}, {"ssm": 20}, {"ssm": 0}), 0.5e-3
-        )
-    assert asked == ENOUGH_STEPS
+    while not house.worth.pays("ssm", 1):
+        house.step(0.0, 5e-3)
+    for _ in range(MAX_CATCH_UP_STEPS - 1):
+        assert house.step(0.0, 90e-3, nodes=0)
+    assert house.asked(TRIAL_STEPS, 1.0, 0.0) == TRIAL_STEPS
 
 
 def test_sizes_of_batch_are_judged_apart() -> None:
@@ -108,5 +103,5 @@ def test_sizes_of_batch_are_judged_apart() -> None:
 
 def test_steps_that_prefill_say_nothing() -> None:
     house = House()
-    for _ in range(500):
+    for _ in range(3 * FIRST_RUN):
         assert house.step(0.0, 5e-3, prefills=True)
