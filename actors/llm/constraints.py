@@ -117,9 +117,17 @@ class _Walk:
             except GrammarError as error:
                 logger.warning("a grammar needs too much work: %s", error)
                 self._matcher = None
-        if self._matcher is not None:
-            self._matcher.back(len(path))
+        self._rewind(len(path))
         return masks
+
+    def _rewind(self, num_tokens: int) -> None:
+        """Back to where the row began; a matcher that cannot is made anew for the next one."""
+        try:
+            if self._matcher is not None:
+                self._matcher.back(num_tokens)
+        except GrammarError as error:
+            logger.warning("a grammar cannot be taken back: %s", error)
+            self._matcher = None
 
     def _place(self, row: Row, node: int) -> int:
         """Where a node's token stands in prompt and output."""

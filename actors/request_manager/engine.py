@@ -252,7 +252,10 @@ class Engine:
 
     def _emit(self, request: Request, event: GenerationEvent | None) -> None:
         request.in_flight = False
-        request.num_failures = 0
+        if event is not None and event.token_ids:
+            request.num_failures = (
+                0  # chunks of a prompt are no sign: they may come again and again
+            )
         if request.state is State.CLOSING:
             self._end(request, FinishReason.ABORT)
         elif event is not None and event.finish_reason is not None:

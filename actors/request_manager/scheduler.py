@@ -91,7 +91,7 @@ class Scheduler:
         """
         self._preempt_yielding(group)
         room = self._config.max_batch_tokens
-        running = self._groups[group]
+        running = sorted(self._groups[group], key=seniority)
         decodes = [request for request in running if request.state is State.DECODE][:room]
         turns = [self._turn(request, 1) for request in decodes]
         room -= len(turns)
@@ -120,7 +120,7 @@ class Scheduler:
             turn = pending.popleft()
             request_id = turn.request.request_id
             if request_id not in self._ledger:
-                continue  # preempted in favour of an older one
+                continue  # preempted in favour of a more urgent one
             if self._make_room(turn, pending):
                 known = turn.request.known_to_ranks
                 reused = () if known else tuple(self._ledger.account(request_id).blocks)
@@ -239,8 +239,8 @@ class Scheduler:
     def _make_room(self, turn: Turn, pending: Iterable[Turn]) -> bool:
         """Free blocks until the turn's own tokens fit; False if it has to stand back.
 
-        Whoever came last is preempted. If that one is in another group's step, it will be when
-        that is over, and this turn waits until then.
+        Whoever is last in order is preempted. If that one is in another group's step, it will be
+        when that is over, and this turn waits until then.
         """
         request = turn.request
         while self._ledger.blocks_short(request.request_id, turn.num_tokens):

@@ -18,7 +18,7 @@ class WaitingQueue:
 
     Args:
         max_requests: requests that may wait, beyond those for which there is a place already.
-        max_tokens: their tokens; a request alone is taken whatever its length.
+        max_tokens: their tokens; no limit for a request alone, or where all could run now.
     """
 
     def __init__(self, max_requests: int, max_tokens: int) -> None:
@@ -44,20 +44,27 @@ class WaitingQueue:
     def join(self, requests: Sequence[Request], num_idle_places: int) -> None:
         """Queue requests that belong together: all of them or none.
 
+        Those that go on with an output that has begun are let in whatever the limits.
+
         Args:
             num_idle_places: requests that could run now.
 
         Raises:
             OverloadedError: there is no room.
         """
-        if len(self) + len(requests) > self._max_requests + num_idle_places:
-            raise OverloadedError("too many requests are waiting")
-        num_tokens = sum(len(request.tokens) for request in requests)
-        alone = not self._requests and len(requests) == 1
-        if self._num_tokens + num_tokens > self._max_tokens and not alone:
-            raise OverloadedError("too many prompt tokens are waiting")
+        if not any(request.asked.emitted_ids for request in requests):
+            self._require_room(requests, num_idle_places)
         for request in requests:
             self.put_back(request)
+
+    def _require_room(self, requests: Sequence[Request], num_idle_places: int) -> None:
+        num_waiting = len(self) + len(requests) - num_idle_places
+        if num_waiting > self._max_requests:
+            raise OverloadedError("too many requests are waiting")
+        num_tokens = self._num_tokens + sum(len(request.tokens) for request in requests)
+        alone = not self._requests and len(requests) == 1
+        if num_waiting > 0 and num_tokens > self._max_tokens and not alone:
+            raise OverloadedError("too many prompt tokens are waiting")
 
     def put_back(self, request: Request) -> None:
         """Queue a request whatever the limits: it was let in before."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from actors.errors import OverloadedError
@@ -69,6 +71,22 @@ def test_tokens_are_bounded_but_for_a_request_alone() -> None:
         queue.join([request(4)], 0)
     queue.remove(queue.first)
     queue.join([request(5, 12)], 0)
+
+
+def test_tokens_are_not_bounded_while_places_are_idle() -> None:
+    queue = WaitingQueue(10, 20)
+    queue.join([request(0, 50), request(1, 50)], num_idle_places=2)
+    with pytest.raises(OverloadedError, match="tokens"):
+        queue.join([request(2)], num_idle_places=2)
+
+
+def test_an_output_that_has_begun_goes_on_whatever_the_limits() -> None:
+    queue = WaitingQueue(1, 20)
+    queue.join([request(0, 15)], 0)
+    begun = request(1, 50)
+    begun.asked = replace(begun.asked, emitted_ids=(5,))
+    queue.join([begun], 0)
+    assert order(queue) == [0, 1]
 
 
 def test_only_who_waits_is_in_it() -> None:
