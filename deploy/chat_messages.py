@@ -9,22 +9,15 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag
+from pydantic import Discriminator, Field, JsonValue, Tag
 
 from actors.errors import InputError
+from deploy.strict import Strict, told_by
 
 MAX_TOOLS = 128
 MAX_TOOL_CALLS = 128
 
 Empty = Annotated[list[Any], Field(max_length=0)] | None
-
-
-class Strict(BaseModel):
-    """No conversions, no unknown fields, no changes; what stands below a field describes it."""
-
-    model_config = ConfigDict(
-        strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True
-    )
 
 
 class TextPart(Strict):
@@ -93,16 +86,11 @@ class ToolMessage(Strict):
     name: str | None = None
 
 
-def _kind_of_message(value: object) -> str:
-    role = value.get("role") if isinstance(value, dict) else getattr(value, "role", None)
-    return role if role in ("assistant", "tool") else "plain"
-
-
 ChatMessage = Annotated[
     Annotated[PlainMessage, Tag("plain")]
     | Annotated[AssistantMessage, Tag("assistant")]
     | Annotated[ToolMessage, Tag("tool")],
-    Discriminator(_kind_of_message),
+    told_by("role", ("assistant", "tool"), otherwise="plain"),
 ]
 
 

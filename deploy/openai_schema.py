@@ -14,7 +14,8 @@ from pydantic import Discriminator, Field, FiniteFloat, Tag
 
 from actors.request_manager.generation import MAX_LOGPROBS
 from actors.sampling import MAX_BIASED_TOKENS
-from deploy.chat_messages import MAX_TOOLS, ChatMessage, Strict, Tool, one_or_many
+from deploy.chat_messages import MAX_TOOLS, ChatMessage, Tool, one_or_many
+from deploy.strict import Strict
 from deploy.structured_output import StructuredFields
 
 MAX_CHOICES_PER_PROMPT = 128

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, JsonValue, Tag
+from pydantic import Field, JsonValue, Tag
 
 from actors.errors import InputError
 from actors.grammar import (
@@ -21,7 +21,7 @@ from actors.grammar import (
     grammar_of_regex,
     grammar_of_schema,
 )
-from deploy.chat_messages import Strict
+from deploy.strict import Strict, told_by
 
 Schema = dict[str, JsonValue]
 Choices = Annotated[list[str], Field(fail_fast=True, max_length=MAX_CHOICES)]
@@ -58,16 +58,11 @@ class JsonOfSchema(Strict):
     json_schema: NamedSchema
 
 
-def _kind_of_format(value: object) -> str:
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return kind if kind in ("json_object", "json_schema") else "text"
-
-
 ResponseFormat = Annotated[
     Annotated[AnyText, Tag("text")]
     | Annotated[JsonObject, Tag("json_object")]
     | Annotated[JsonOfSchema, Tag("json_schema")],
-    Discriminator(_kind_of_format),
+    told_by("type", ("json_object", "json_schema"), otherwise="text"),
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -10,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 import yaml
 
 from cluster.bench.server import free_port
+from tests.processes import descendants
 
 CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "configs" / "smollm2-float32.yaml"
 PATIENCE_S = 120.0
@@ -57,12 +56,7 @@ class Server:
 
 
 def _descendants(title: str) -> list[int]:
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if title in " ".join(process.cmdline()):
-                found.append(process.pid)
-    return found
+    return [process.pid for process in descendants(title)]
 
 
 @pytest.fixture(scope="session")

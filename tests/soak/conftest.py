@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from cluster.bench.server import running_server
+from tests.processes import descendants
 
 TITLES = (
     "Ingress",
@@ -58,23 +59,14 @@ class Server:
         """Memory of its own of each process, by title."""
         found = {}
         for title in TITLES:
-            for process in _processes(title):
+            for process in descendants(title):
                 with contextlib.suppress(psutil.Error):
                     found[title] = process.memory_full_info().uss / 1e6
         return found
 
     def pids(self, title: str) -> list[int]:
         """Of the processes with such a title."""
-        return [process.pid for process in _processes(title)]
-
-
-def _processes(title: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if title in " ".join(process.cmdline()):
-                found.append(process)
-    return found
+        return [process.pid for process in descendants(title)]
 
 
 @pytest.fixture(scope="session")
