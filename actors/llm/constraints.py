@@ -4,14 +4,16 @@ Masks depend on tokens alone, not on logits, so they are made on a thread of the
 model's forward pass runs. A grammar's state is moved along the tree: forward over the tokens of a
 path, and back where the paths part. A node that its grammar forbids can never be accepted and gets
 no mask; nor do the nodes below it.
+
+Grammars are compiled on another thread: a large one holds up its own request and no step.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from actors.grammar import GrammarError, Grammars, Matcher
 from actors.logit_steps import Mask
@@ -37,21 +39,34 @@ class Constraints:
     """
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="grammar")
-        self._grammars = self._worker.submit(Grammars, vocabulary, vocab_size)
-        # What follows is touched by the worker alone.
-        self._compiled: OrderedDict[str, Matcher] = OrderedDict()
+        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="compile")
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="masks")
+        self._grammars = self._compiler.submit(Grammars, vocabulary, vocab_size)
+        self._compiled: OrderedDict[str, Future[Matcher]] = OrderedDict()
+        # Each walk is moved by the worker alone.
         self._walks: dict[int, _Walk] = {}
 
     def clear(self) -> None:
         """A new epoch begins."""
-        self._worker.submit(self._walks.clear)
+        self._walks.clear()
 
     def follow(self, new: Sequence[NewRequest], gone: Sequence[int]) -> None:
         """Requests go, and others come, whose grammars are compiled before they are needed."""
-        new = [request for request in new if request.grammar]
-        if new or gone:
-            self._worker.submit(self._follow, new, gone)
+        for request_id in gone:
+            self._walks.pop(request_id, None)
+        for request in new:
+            if request.grammar:
+                self._walks[request.request_id] = _Walk(request, self._start_of(request.grammar))
+
+    def wait(self, request_ids: Sequence[int], patience_s: float) -> set[int]:
+        """Which of these requests' grammars are still being compiled.
+
+        Args:
+            patience_s: how long to wait for the first that is ready, if none is.
+        """
+        starts = {request_id: self._walks[request_id].start for request_id in request_ids}
+        wait(starts.values(), patience_s, FIRST_COMPLETED)
+        return {request_id for request_id, start in starts.items() if not start.done()}
 
     def begin(self, rows: Sequence[tuple[Row, Sequence[int]]]) -> Future[dict[int, NodeMasks]]:
         """Start on the masks of a step; the result is by request id.
@@ -59,27 +74,24 @@ class Constraints:
         Args:
             rows: those of requests with a grammar, each with the output that stands before it.
         """
-        return self._worker.submit(self._masks, rows)
+        walks = [(self._walks[row.request_id], row, output) for row, output in rows]
+        return self._worker.submit(_masks, walks)
 
-    def _follow(self, new: Sequence[NewRequest], gone: Sequence[int]) -> None:
-        for request_id in gone:
-            self._walks.pop(request_id, None)
-        for request in new:
-            self._walks[request.request_id] = _Walk(request, self._fresh_matcher)
-
-    def _masks(self, rows: Sequence[tuple[Row, Sequence[int]]]) -> dict[int, NodeMasks]:
-        return {row.request_id: self._walks[row.request_id].masks(row, out) for row, out in rows}
-
-    def _fresh_matcher(self, source: str) -> Matcher:
-        """At the start of a grammar. Raises GrammarError."""
-        known = self._compiled.get(source)
-        if known is None:
-            known = self._grammars.result().compile(source)
-            self._compiled[source] = known
+    def _start_of(self, source: str) -> Future[Matcher]:
+        """A matcher at the start of a grammar, when it is compiled; or GrammarError."""
+        if source not in self._compiled:
+            self._compiled[source] = self._compiler.submit(self._compile, source)
             if len(self._compiled) > _COMPILED:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(source)
-        return known.copy()
+        return self._compiled[source]
+
+    def _compile(self, source: str) -> Matcher:
+        return self._grammars.result().compile(source)
+
+
+def _masks(walks: Sequence[tuple[_Walk, Row, Sequence[int]]]) -> dict[int, NodeMasks]:
+    return {row.request_id: walk.masks(row, output) for walk, row, output in walks}
 
 
 class _Walk:
@@ -87,18 +99,14 @@ class _Walk:
 
     Args:
         new: the request.
-        fresh: gives a matcher at the start of a grammar's source text; may raise GrammarError.
+        start: a matcher at the start of its grammar, or GrammarError.
     """
 
-    def __init__(self, new: NewRequest, fresh: Callable[[str], Matcher]) -> None:
+    def __init__(self, new: NewRequest, start: Future[Matcher]) -> None:
+        self.start = start
         self._new = new
-        self._fresh = fresh
         self._matcher: Matcher | None = None
         self._output: list[int] = []  # behind which the matcher stands, between rows
-        try:
-            self._restart([])
-        except GrammarError as error:
-            logger.warning("a grammar cannot be compiled: %s", error)
 
     def masks(self, row: Row, output: Sequence[int]) -> NodeMasks:
         """The masks of a row's output nodes, `output` being what stands before the row."""
@@ -147,7 +155,7 @@ class _Walk:
         return self._matcher
 
     def _restart(self, output: Sequence[int]) -> Matcher:
-        self._matcher = self._fresh(self._new.grammar)
+        self._matcher = self.start.result().copy()
         self._take(self._matcher, output)
         self._output = list(output)
         return self._matcher

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -31,6 +31,9 @@ from actors.noise import NoiseSource
 from actors.vocabulary import Vocabulary
 
 _REMEMBERED_REPLIES = 16
+
+_PATIENCE_S = 0.02
+"""A step in which nobody could draw waits so long for a grammar."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,8 @@ class Rank:
             return StepReply(message.epoch, message.step_id)
         started = time.perf_counter()
         requests = self._tables.requests
-        masks = self._begin_masks(message)
+        undrawn = self._not_compiled(message)
+        masks = self._begin_masks(message, undrawn)
         batch = build_batch(message.rows, requests, self._cache.scratch_slot, self._loaded.device)
         logits = self._model.forward(batch, self._cache)
         if self._loaded.device.type == "cuda":
@@ -195,6 +199,7 @@ class Rank:
             for row in message.rows
         ]
         results = self._sampler.sample(message.rows, contexts, logits) if len(logits) else []
+        results = [replace(one, undrawn=one.request_id in undrawn) for one in results]
         sampled = time.perf_counter()
         noise_hits, noise_misses = self._noise.take_counts()
         return StepReply(
@@ -207,7 +212,21 @@ class Rank:
             noise_misses=noise_misses,
         )
 
-    def _begin_masks(self, message: StepMessage) -> Future[dict[int, NodeMasks]] | None:
+    def _not_compiled(self, message: StepMessage) -> set[int]:
+        """Requests that should draw in the step, but whose grammars are not compiled yet."""
+        drawing = [
+            row.request_id
+            for row in message.rows
+            if row.num_outputs and self._tables.requests[row.request_id].new.grammar
+        ]
+        if self._constraints is None or not drawing:
+            return set()
+        is_alone = len(drawing) == len(message.rows)
+        return self._constraints.wait(drawing, _PATIENCE_S if is_alone else 0.0)
+
+    def _begin_masks(
+        self, message: StepMessage, undrawn: Collection[int]
+    ) -> Future[dict[int, NodeMasks]] | None:
         """Masks for the rows whose grammar has a say, to be ready when the logits are."""
         if self._constraints is None:
             return None
@@ -215,6 +234,7 @@ class Rank:
             (row, text.output_before(row.start))
             for row in message.rows
             if row.num_outputs
+            and row.request_id not in undrawn
             and self._tables.requests[row.request_id].new.grammar
             and (text := self._texts.get(row.request_id)) is not None
         ]

@@ -40,23 +40,15 @@ def results_by_request(rows: Sequence[StepRow], reply: StepReply) -> dict[int, R
     return results
 
 
-def has_failed(
-    row: StepRow, verified: Verified | None, result: RowResult | None, num_committed: int
-) -> bool:
-    """True if one of the tokens that a row brought could not be drawn as it should."""
-    if verified is None or result is None:
-        return False
-    drawn_at = {_tree_output(row) + node for node in verified.kept_nodes[:num_committed]}
-    return not drawn_at.isdisjoint(result.failed_outputs)
-
-
 def verify_row(
     row: StepRow, results: Mapping[int, RowResult], rule: VerificationRule
 ) -> Verified | None:
-    """What a row brings; None for a prefill chunk that is not the last."""
-    if not row.turn.draws:
+    """What a row brings; None for one that drew nothing, such as a chunk within a prompt."""
+    if not row.turn.draws or results[row.row.request_id].undrawn:
         return None
-    return rule.verify(row.tree, results[row.row.request_id].drawn_ids[_tree_output(row) :])
+    first, result = _tree_output(row), results[row.row.request_id]
+    verified = rule.verify(row.tree, result.drawn_ids[first:])
+    return verified.before({output - first for output in result.failed_outputs})
 
 
 class Settler:
@@ -86,7 +78,8 @@ class Settler:
         if request.wants_prompt_logprobs and result is not None:
             request.prompt_logprobs.extend(_scored(row, result))
         if verified is None:
-            self._keep(request, range(row.turn.num_tokens))
+            runs_again = result is not None and result.undrawn
+            self._keep(request, range(row.turn.num_tokens - runs_again))
             self._publish(request)
             return None
         self._keep(

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import threading
 from dataclasses import replace
 
 import pytest
 
 from actors.errors import InputError
-from actors.grammar import grammar_of_choice, grammar_of_json, grammar_of_regex, grammar_of_schema
+from actors.grammar import (
+    Grammars,
+    grammar_of_choice,
+    grammar_of_json,
+    grammar_of_regex,
+    grammar_of_schema,
+)
 from actors.request_manager.generation import FinishReason, SpeculationOptions
+from actors.request_manager.outbox import Outbox
 from actors.sampling import SamplingParams
 from actors.vocabulary import Vocabulary
 from tests.unit.llm.tiny_models import VOCAB_SIZE
@@ -168,3 +177,48 @@ async def test_what_would_outlive_the_grammar_is_refused(name):
             await answers(engine, [request])
     assert raised.value.param == name
     assert len(PIECES) < VOCAB_SIZE - 1
+
+
+async def test_others_go_on_while_a_grammar_is_compiled(monkeypatch):
+    release = threading.Event()
+    compile_now = Grammars.compile
+    slow, quick = (grammar_of_regex(regex, "regex") for regex in ("[ab]{9}", "[cd]{9}"))
+
+    def compile_late(self, source):
+        if source == slow:
+            release.wait()
+        return compile_now(self, source)
+
+    waiting, known, plain = (
+        ask(encode("ababab"), 12, grammar=grammar) for grammar in (slow, quick, "")
+    )
+    async with engine_on(vocabulary=VOCABULARY) as engine:
+        [alone] = await answers(engine, [waiting])
+        await answers(engine, [known])
+    monkeypatch.setattr(Grammars, "compile", compile_late)
+    async with engine_on(vocabulary=VOCABULARY) as engine:
+        held_up = asyncio.create_task(answers(engine, [waiting]))
+        ended = await answers(engine, [plain])
+        assert len(ended[0].token_ids) == 12
+        assert not held_up.done()
+        release.set()
+        [late] = await held_up
+        [other] = await answers(engine, [known])
+    assert late.token_ids == alone.token_ids
+    assert re.fullmatch("[cd]{9}", decode(other.token_ids))
+
+
+async def test_a_request_may_be_cancelled_while_its_grammar_is_compiled(monkeypatch):
+    release = threading.Event()
+    monkeypatch.setattr(Grammars, "compile", lambda self, source: release.wait())
+    outbox = Outbox()
+    async with engine_on(vocabulary=VOCABULARY) as engine:
+        asked_for = ask(encode("ab"), 5, grammar=grammar_of_regex("ab", "regex"))
+        [request] = engine.submit([(asked_for, outbox.sink("r"))])
+        await answers(engine, [ask(encode("ab"), 5)])
+        engine.cancel(request)
+        news = await outbox.take()
+        await answers(engine, [ask(encode("ba"), 5)])
+        assert engine.is_idle
+        release.set()
+    assert news["r"].event.finish_reason is FinishReason.ABORT
