@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from actors.grammar import GrammarError, Grammars, Matcher
@@ -74,8 +74,18 @@ class Constraints:
         Args:
             rows: those of requests with a grammar, each with the output that stands before it.
         """
-        walks = [(self._walks[row.request_id], row, output) for row, output in rows]
-        return self._worker.submit(_masks, walks)
+        return self._worker.submit(_masks, self._with_walks(rows))
+
+    def allowed(self, rows: Sequence[tuple[Row, Sequence[int]]]) -> dict[int, tuple[int, ...]]:
+        """By request id, the nodes of its row that its grammar allows, and the root.
+
+        Args:
+            rows: as for `begin`; the tokens before each row and its root are output.
+        """
+        return self._worker.submit(_allowed, self._with_walks(rows)).result()
+
+    def _with_walks(self, rows: Sequence[tuple[Row, Sequence[int]]]) -> list[_WalkedRow]:
+        return [(self._walks[row.request_id], row, output) for row, output in rows]
 
     def _start_of(self, source: str) -> Future[Matcher]:
         """A matcher at the start of a grammar, when it is compiled; or GrammarError."""
@@ -90,8 +100,12 @@ class Constraints:
         return self._grammars.result().compile(source)
 
 
-def _masks(walks: Sequence[tuple[_Walk, Row, Sequence[int]]]) -> dict[int, NodeMasks]:
-    return {row.request_id: walk.masks(row, output) for walk, row, output in walks}
+def _masks(rows: Sequence[_WalkedRow]) -> dict[int, NodeMasks]:
+    return {row.request_id: walk.masks(row, output) for walk, row, output in rows}
+
+
+def _allowed(rows: Sequence[_WalkedRow]) -> dict[int, tuple[int, ...]]:
+    return {row.request_id: walk.allowed(row, output) for walk, row, output in rows}
 
 
 class _Walk:
@@ -111,6 +125,23 @@ class _Walk:
     def masks(self, row: Row, output: Sequence[int]) -> NodeMasks:
         """The masks of a row's output nodes, `output` being what stands before the row."""
         masks: dict[int, Mask] = {}
+
+        def look(node: int, matcher: Matcher) -> None:
+            if node >= row.first_output and self._place(row, node) + 1 >= self._new.prompt_len:
+                masks[node] = matcher.allowed()
+
+        self._visit(row, output, look)
+        return masks
+
+    def allowed(self, row: Row, output: Sequence[int]) -> tuple[int, ...]:
+        """The nodes that the grammar allows, ascending; the root is always among them."""
+        good = self._visit(row, output, lambda node, matcher: None)
+        return tuple(sorted(good | {0}))
+
+    def _visit(
+        self, row: Row, output: Sequence[int], look: Callable[[int, Matcher], None]
+    ) -> set[int]:
+        """Look at all nodes that the grammar allows, with a matcher behind each; returns them."""
         good, path = {CONTEXT}, list[int]()
         for node, parent in enumerate(row.tree.parents):
             if parent not in good:
@@ -120,13 +151,12 @@ class _Walk:
                 if not self._step(matcher, row, node, path):
                     continue
                 good.add(node)
-                if node >= row.first_output and self._place(row, node) + 1 >= self._new.prompt_len:
-                    masks[node] = matcher.allowed()
+                look(node, matcher)
             except GrammarError as error:
                 logger.warning("a grammar needs too much work: %s", error)
                 self._matcher = None
         self._rewind(len(path))
-        return masks
+        return good - {CONTEXT}
 
     def _rewind(self, num_tokens: int) -> None:
         """Back to where the row began; a matcher that cannot is made anew for the next one."""
@@ -178,3 +208,7 @@ class _Walk:
         taken = matcher.accept([tree.token_ids[other] for other in ahead])
         path.extend(ahead[:taken])
         return taken == len(ahead)
+
+
+_WalkedRow = tuple[_Walk, Row, Sequence[int]]
+"""A row with its request's walk, and the output that stands before it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,9 +24,11 @@ from actors.llm.config import LLMConfig
 from actors.llm.constraints import Constraints, NodeMasks
 from actors.llm.invariance import is_batch_invariant
 from actors.llm.loading import DTYPES, LoadedModel, load_model
+from actors.llm.message_checks import check_message
+from actors.llm.pruning import can_be_pruned, pruned, unpruned
 from actors.llm.sampler import Context, Sampler
 from actors.llm.texts import Texts
-from actors.messages import LLMDescription, StepMessage, StepReply
+from actors.messages import LLMDescription, Row, RowResult, StepMessage, StepReply
 from actors.noise import NoiseSource
 from actors.vocabulary import Vocabulary
 
@@ -183,8 +185,13 @@ class Rank:
         started = time.perf_counter()
         requests = self._tables.requests
         undrawn = self._not_compiled(message)
-        masks = self._begin_masks(message, undrawn)
-        batch = build_batch(message.rows, requests, self._cache.scratch_slot, self._loaded.device)
+        kept = self._allowed_nodes(message, undrawn)
+        rows = [
+            pruned(row, kept[row.request_id]) if row.request_id in kept else row
+            for row in message.rows
+        ]
+        masks = self._begin_masks(rows, undrawn)
+        batch = build_batch(rows, requests, self._cache.scratch_slot, self._loaded.device, kept)
         logits = self._model.forward(batch, self._cache)
         if self._loaded.device.type == "cuda":
             torch.cuda.synchronize(self._loaded.device)
@@ -196,10 +203,10 @@ class Rank:
                 self._texts.get(row.request_id),
                 masks_by_request.get(row.request_id, {}),
             )
-            for row in message.rows
+            for row in rows
         ]
-        results = self._sampler.sample(message.rows, contexts, logits) if len(logits) else []
-        results = [replace(one, undrawn=one.request_id in undrawn) for one in results]
+        results = self._sampler.sample(rows, contexts, logits) if len(logits) else []
+        results = self._as_asked(message, results, undrawn, kept)
         sampled = time.perf_counter()
         noise_hits, noise_misses = self._noise.take_counts()
         return StepReply(
@@ -224,53 +231,56 @@ class Rank:
         is_alone = len(drawing) == len(message.rows)
         return self._constraints.wait(drawing, _PATIENCE_S if is_alone else 0.0)
 
-    def _begin_masks(
+    def _allowed_nodes(
         self, message: StepMessage, undrawn: Collection[int]
+    ) -> dict[int, tuple[int, ...]]:
+        """For rows with drafts that a grammar has a say in: what it leaves of them."""
+        requests = self._tables.requests
+        rows = [row for row in message.rows if can_be_pruned(row, requests[row.request_id].new)]
+        constrained = self._constrained(rows, undrawn)
+        if self._constraints is None or not constrained:
+            return {}
+        return self._constraints.allowed(constrained)
+
+    def _begin_masks(
+        self, rows: Sequence[Row], undrawn: Collection[int]
     ) -> Future[dict[int, NodeMasks]] | None:
         """Masks for the rows whose grammar has a say, to be ready when the logits are."""
-        if self._constraints is None:
+        constrained = self._constrained(rows, undrawn)
+        if self._constraints is None or not constrained:
             return None
-        rows = [
+        return self._constraints.begin(constrained)
+
+    def _constrained(
+        self, rows: Sequence[Row], undrawn: Collection[int]
+    ) -> list[tuple[Row, list[int]]]:
+        """Those that draw by a grammar, each with the output that stands before it."""
+        return [
             (row, text.output_before(row.start))
-            for row in message.rows
+            for row in rows
             if row.num_outputs
             and row.request_id not in undrawn
             and self._tables.requests[row.request_id].new.grammar
             and (text := self._texts.get(row.request_id)) is not None
         ]
-        return self._constraints.begin(rows) if rows else None
+
+    def _as_asked(
+        self,
+        message: StepMessage,
+        results: Sequence[RowResult],
+        undrawn: Collection[int],
+        kept: Mapping[int, Sequence[int]],
+    ) -> list[RowResult]:
+        """The results by the nodes of the message, those that were not run among them."""
+        asked = {row.request_id: row for row in message.rows}
+        return [
+            unpruned(result, asked[result.request_id], kept[result.request_id])
+            if result.request_id in kept
+            else replace(result, undrawn=result.request_id in undrawn)
+            for result in results
+        ]
 
     def _remember(self, reply: StepReply) -> None:
         self._replies[reply.step_id] = reply
         if len(self._replies) > _REMEMBERED_REPLIES:
             self._replies.popitem(last=False)
-
-
-def check_message(message: StepMessage, description: LLMDescription) -> None:
-    """Refuse tokens, positions and parameters that the model does not have.
-
-    Raises:
-        ProtocolError: naming the request at fault.
-    """
-    for new in message.new:
-        biased = tuple(token for token, _ in new.sampling.logit_bias)
-        _check_ids(new.request_id, new.banned_early + biased + new.token_ids, description)
-        if new.needs_text and len(new.token_ids) < new.prompt_len:
-            raise ProtocolError(f"request {new.request_id} is announced without its text")
-    for row in message.rows:
-        _check_ids(row.request_id, row.tree.token_ids + row.scored_ids, description)
-        if not len(row.tree):
-            raise ProtocolError(f"request {row.request_id} has an empty row")
-        if row.start + max(row.tree.depths) >= description.max_context_tokens:
-            raise ProtocolError(f"request {row.request_id} runs beyond the model's context")
-        if not row.tree.is_chain and len(row.tree) > description.max_nodes_per_row:
-            raise ProtocolError(f"request {row.request_id} has a tree of {len(row.tree)} nodes")
-        if not 0 <= row.first_output <= len(row.tree):
-            raise ProtocolError(f"request {row.request_id} has no node {row.first_output}")
-        if row.scored_ids and len(row.scored_ids) > row.num_outputs:
-            raise ProtocolError(f"request {row.request_id} scores more tokens than it has outputs")
-
-
-def _check_ids(request_id: int, ids: Sequence[int], description: LLMDescription) -> None:
-    if ids and not 0 <= min(ids) <= max(ids) < description.vocab_size:
-        raise ProtocolError(f"request {request_id} names a token that the model does not have")

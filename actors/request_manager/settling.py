@@ -6,7 +6,7 @@ commits; knows nothing of tasks, queues or time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from actors.errors import ProtocolError
 from actors.messages import RowResult, StepReply
@@ -89,7 +89,7 @@ class Settler:
         prompt_logprobs = request.take_prompt_logprobs() if request.wants_prompt_logprobs else ()
         committed = commit(request.rules, request.output, verified.token_ids)
         num_accepted = min(len(verified.accepted), len(committed.token_ids))
-        self._count(row, verified, num_accepted, tally)
+        self._count(row, verified, num_accepted, _forbidden(row, result), tally)
         tally.num_committed += len(committed.token_ids)
         request.output = committed.state
         request.tokens.extend(committed.token_ids)
@@ -113,7 +113,14 @@ class Settler:
         committed = self._ledger.account(request.request_id).committed
         self._ledger.publish(request.request_id, self._reuse.offered(request, committed))
 
-    def _count(self, row: StepRow, verified: Verified, num_accepted: int, tally: Tally) -> None:
+    def _count(
+        self,
+        row: StepRow,
+        verified: Verified,
+        num_accepted: int,
+        forbidden: Collection[int],
+        tally: Tally,
+    ) -> None:
         if row.turn.request.num_output > 0:
             row.turn.request.stats.record(
                 len(row.drafts), num_accepted, tally.draft_s, tally.step_s, tally.forward_s
@@ -125,6 +132,7 @@ class Settler:
             )
         if len(row.drafts):
             tally.accepted_depths.append(num_accepted)
+        tally.num_forbidden += len(forbidden)
         accepted, committed = set(verified.accepted), set(verified.accepted[:num_accepted])
         drafts = row.drafts
         for node, parent in enumerate(drafts.tree.parents):
@@ -134,7 +142,7 @@ class Settler:
             for drafter, _, score in proposals:
                 tally.drafted[drafter] += 1
                 tally.accepted[drafter] += node + 1 in committed
-                if was_tried:
+                if was_tried and node + 1 not in forbidden:
                     depth = drafts.tree.depths[node]
                     self._acceptance.observe(drafter, depth, score, is_accepted)
 
@@ -142,6 +150,12 @@ class Settler:
 def _tree_output(row: StepRow) -> int:
     """The output of the row that belongs to the root of its tree."""
     return row.root_node - row.row.first_output
+
+
+def _forbidden(row: StepRow, result: RowResult | None) -> set[int]:
+    """Nodes of the row's tree that a grammar forbids: no sign of how good the drafts are."""
+    failed = result.failed_outputs if result is not None else ()
+    return {output - _tree_output(row) for output in failed}
 
 
 def _scored(row: StepRow, result: RowResult) -> list[TokenLogprob]:

@@ -83,6 +83,7 @@ def test_masks_are_those_of_each_nodes_own_path(grammars, source, seed):
         tree = some_tree(grammars, source, chance, output)
         row = Row(7, prompt_len + len(output), tree)
         masks = constraints.begin([(row, output)]).result()[7]
+        assert constraints.allowed([(row, output)])[7] == tuple(sorted({0, *masks}))
         for node in range(len(tree)):
             expected = mask_by_itself(grammars, source, [*output, *tree.path_tokens(node)])
             if expected is None:
