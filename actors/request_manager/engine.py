@@ -87,7 +87,7 @@ class Engine:
             block_tokens=description.kv_block_tokens,
             batch_invariant=description.batch_invariant,
         )
-        self._scheduler = Scheduler(scheduling, self._ledger, self._reuse, num_groups)
+        self._scheduler = Scheduler(scheduling, self._ledger, self._reuse, num_groups, clock)
         self._composer = Composer()
         self._guessing = Guessing(speculation, drafters, description.vocab_size)
         self._rule = VERIFICATION_RULES[speculation.verification]
