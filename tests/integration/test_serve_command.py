@@ -234,6 +234,7 @@ def test_generate(commands: list[Command], smollm2_path: Path) -> None:
     status, out, err = command.finish()
     assert status == 0, err
     assert "Paris" in out
+    assert err.index("Starting Ray") < err.index("Loading smollm2") < err.index("Generating")
     statistics = json.loads(err.splitlines()[-1])
     assert statistics["finish_reason"] == "stop"
     assert statistics["completion_tokens"] > 1
