@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -25,10 +25,10 @@ from actors.llm.constraints import Constraints, NodeMasks
 from actors.llm.invariance import is_batch_invariant
 from actors.llm.loading import DTYPES, LoadedModel, load_model
 from actors.llm.message_checks import check_message
-from actors.llm.pruning import can_be_pruned, pruned, unpruned
+from actors.llm.pruning import Verdict, can_be_pruned
 from actors.llm.sampler import Context, Sampler
 from actors.llm.texts import Texts
-from actors.messages import LLMDescription, Row, RowResult, StepMessage, StepReply
+from actors.messages import LLMDescription, Row, StepMessage, StepReply
 from actors.noise import NoiseSource
 from actors.vocabulary import Vocabulary
 
@@ -182,16 +182,13 @@ class Rank:
     def _run(self, message: StepMessage) -> StepReply:
         if not message.rows:
             return StepReply(message.epoch, message.step_id)
-        started = time.perf_counter()
         requests = self._tables.requests
-        undrawn = self._not_compiled(message)
-        kept = self._allowed_nodes(message, undrawn)
-        rows = [
-            pruned(row, kept[row.request_id]) if row.request_id in kept else row
-            for row in message.rows
-        ]
-        masks = self._begin_masks(rows, undrawn)
-        batch = build_batch(rows, requests, self._cache.scratch_slot, self._loaded.device, kept)
+        verdict = self._verdict(message.rows)
+        rows = verdict.rows(message.rows)
+        masks = self._begin_masks(rows, verdict.undrawn)
+        started = time.perf_counter()
+        device = self._loaded.device
+        batch = build_batch(rows, requests, self._cache.scratch_slot, device, verdict.kept)
         logits = self._model.forward(batch, self._cache)
         if self._loaded.device.type == "cuda":
             torch.cuda.synchronize(self._loaded.device)
@@ -205,8 +202,8 @@ class Rank:
             )
             for row in rows
         ]
-        results = self._sampler.sample(rows, contexts, logits) if len(logits) else []
-        results = self._as_asked(message, results, undrawn, kept)
+        drawn = self._sampler.sample(rows, contexts, logits) if len(logits) else []
+        results = verdict.results(message.rows, drawn)
         sampled = time.perf_counter()
         noise_hits, noise_misses = self._noise.take_counts()
         return StepReply(
@@ -219,28 +216,19 @@ class Rank:
             noise_misses=noise_misses,
         )
 
-    def _not_compiled(self, message: StepMessage) -> set[int]:
-        """Requests that should draw in the step, but whose grammars are not compiled yet."""
-        drawing = [
-            row.request_id
-            for row in message.rows
-            if row.num_outputs and self._tables.requests[row.request_id].new.grammar
-        ]
-        if self._constraints is None or not drawing:
-            return set()
-        is_alone = len(drawing) == len(message.rows)
-        return self._constraints.wait(drawing, _PATIENCE_S if is_alone else 0.0)
-
-    def _allowed_nodes(
-        self, message: StepMessage, undrawn: Collection[int]
-    ) -> dict[int, tuple[int, ...]]:
-        """For rows with drafts that a grammar has a say in: what it leaves of them."""
+    def _verdict(self, rows: Sequence[Row]) -> Verdict:
+        """What grammars say of a step's rows."""
         requests = self._tables.requests
-        rows = [row for row in message.rows if can_be_pruned(row, requests[row.request_id].new)]
-        constrained = self._constrained(rows, undrawn)
-        if self._constraints is None or not constrained:
-            return {}
-        return self._constraints.allowed(constrained)
+        drawing = [row for row in rows if row.num_outputs and requests[row.request_id].new.grammar]
+        if self._constraints is None or not drawing:
+            return Verdict()
+        is_alone = len(drawing) == len(rows)
+        undrawn = self._constraints.wait(
+            [row.request_id for row in drawing], _PATIENCE_S if is_alone else 0.0
+        )
+        trees = [row for row in drawing if can_be_pruned(row, requests[row.request_id].new)]
+        constrained = self._constrained(trees, undrawn)
+        return Verdict(undrawn, self._constraints.allowed(constrained) if constrained else {})
 
     def _begin_masks(
         self, rows: Sequence[Row], undrawn: Collection[int]
@@ -262,22 +250,6 @@ class Rank:
             and row.request_id not in undrawn
             and self._tables.requests[row.request_id].new.grammar
             and (text := self._texts.get(row.request_id)) is not None
-        ]
-
-    def _as_asked(
-        self,
-        message: StepMessage,
-        results: Sequence[RowResult],
-        undrawn: Collection[int],
-        kept: Mapping[int, Sequence[int]],
-    ) -> list[RowResult]:
-        """The results by the nodes of the message, those that were not run among them."""
-        asked = {row.request_id: row for row in message.rows}
-        return [
-            unpruned(result, asked[result.request_id], kept[result.request_id])
-            if result.request_id in kept
-            else replace(result, undrawn=result.request_id in undrawn)
-            for result in results
         ]
 
     def _remember(self, reply: StepReply) -> None:
