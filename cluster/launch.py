@@ -69,11 +69,12 @@ async def launch(config: Config) -> Launched:
             ray_api.use_placement_group, placement.bundles, STRATEGY, PLACEMENT_TIMEOUT_S
         )
         resources.callback(group.remove)
-        patience_s = config.llm.start_timeout_s
+        metrics = Metrics(CollectorRegistry(), config.model.name)
+        more = (group, config.llm.start_timeout_s, metrics.part_is_up)
         makers = _rank_makers(config, folder, placement)
-        ranks = ActorGroup("LLMRank", makers, placement.rank_places, group, patience_s)
+        ranks = ActorGroup("LLMRank", makers, placement.rank_places, *more)
         ssms = [
-            ActorGroup("DraftModel", [_ssm_maker(config, ssm, folder)], [place], group, patience_s)
+            ActorGroup("DraftModel", [_ssm_maker(config, ssm, folder)], [place], *more)
             for ssm, place in zip(config.ssms, placement.ssm_places, strict=True)
         ]
         for actors in (ranks, *ssms):
@@ -87,7 +88,6 @@ async def launch(config: Config) -> Launched:
         resources.push_async_callback(client.close)
         description = await client.describe()
         _check_vocabulary(vocabulary, description)
-        metrics = Metrics(CollectorRegistry(), config.model.name)
         drafters = await _drafters(config, description, ssms, ssm_addresses, metrics, resources)
         engine = Engine(
             client,

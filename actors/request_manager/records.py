@@ -32,7 +32,11 @@ class Laps:
 
 @dataclass
 class Tally:
-    """What one step and its drafts came to; the seconds as in `SpeculationStats`."""
+    """What one step and its drafts came to; the seconds as in `SpeculationStats`.
+
+    Attributes:
+        num_forbidden: drafts that a grammar forbids: the LLM does not run them.
+    """
 
     draft_s: float
     step_s: float
@@ -42,6 +46,7 @@ class Tally:
     accepted_depths: list[int] = field(default_factory=list)
     depths: DepthCounts = field(default_factory=DepthCounts)
     num_committed: int = 0
+    num_forbidden: int = 0
 
 
 def step_record(
@@ -83,8 +88,8 @@ def step_outcome(
     """What the budget learns from a step."""
     return StepOutcome(
         num_draws=sum(row.turn.draws for row in rows),
-        num_tokens=message.num_tokens,
-        num_draft_nodes=sum(len(row.drafts) for row in rows),
+        num_tokens=message.num_tokens - tally.num_forbidden,
+        num_draft_nodes=sum(len(row.drafts) for row in rows) - tally.num_forbidden,
         num_committed=tally.num_committed,
         step_s=phase_s["step"],
         total_s=sum(phase_s.values()),
