@@ -210,7 +210,7 @@ class AdaptiveBudget:
         self.cost = StepCost()
         self._worth = DrafterWorth()
         self._gain = DraftGain()
-        self._asking_s: dict[tuple[str, int], float] = {}  # for one request, by size of batch
+        self._asking_s: dict[tuple[str, int], float] = {}  # a request's share, by their number
         self._beside_s = 0.0  # what a step takes beside the LLM, drafting included
         self._rate = Rate()
 
@@ -219,7 +219,7 @@ class AdaptiveBudget:
 
     def asks(self, drafter: str, promise: float, num_draws: int) -> bool:
         seconds = self._asking_s.get((drafter, num_draws.bit_length()), 0.0)
-        return self._gain.pays(drafter, promise, seconds * self._rate.tokens_per_s)
+        return self._gain.pays(drafter, promise, seconds * self._rate.tokens_per_s, num_draws)
 
     def bar(self, num_draws: int, num_tokens: int) -> Bar:
         # A node that is taken raises tokens per second, and with it the bar for the next one: the
@@ -259,7 +259,7 @@ class AdaptiveBudget:
 
     def _observe_asking(self, outcome: StepOutcome) -> None:
         for drafter, num_requests in outcome.asked.items():
-            key = drafter, outcome.num_draws.bit_length()
+            key = drafter, num_requests.bit_length()
             seconds = outcome.draft_s / num_requests
             known = self._asking_s.get(key, seconds)
             self._asking_s[key] = known + self.FORGET * (seconds - known)

@@ -22,7 +22,7 @@ FORGET = 1 / 32
 FIRST_GAIN = 1.0
 """In tokens: before anything is known a drafter is asked."""
 PATIENCE = 32
-"""How often a drafter is left out before it is asked to see whether that is still right."""
+"""For how many steps a drafter is left out before it is tried again."""
 
 
 @dataclass
@@ -37,15 +37,16 @@ class DraftGain:
     def __init__(self) -> None:
         self._cells: defaultdict[tuple[str, int], _Cell] = defaultdict(_Cell)
 
-    def pays(self, drafter: str, promise: float, price: float) -> bool:
+    def pays(self, drafter: str, promise: float, price: float, num_draws: int) -> bool:
         """True if the drafter should be asked for one request.
 
         Args:
             promise: tokens that the other drafts are expected to bring.
             price: tokens that the time of asking would bring otherwise.
+            num_draws: requests that decode side by side, each of which may be left out.
         """
         cell = self._cell(drafter, promise)
-        if cell.gain > price or cell.left_out >= PATIENCE:
+        if cell.gain > price or cell.left_out >= PATIENCE * num_draws:
             cell.left_out = 0
             return True
         cell.left_out += 1

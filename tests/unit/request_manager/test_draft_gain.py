@@ -66,14 +66,14 @@ def learnt(low: float, high: float, seed: int = 0) -> DraftGain:
 
 def test_it_is_asked_where_it_adds_most() -> None:
     gains = learnt(low=0.8, high=0.1)
-    assert gains.pays("ssm", LOW, 0.4)
-    assert not gains.pays("ssm", HIGH, 0.4)
-    assert gains.pays("another", HIGH, FIRST_GAIN / 2)
+    assert gains.pays("ssm", LOW, 0.4, 1)
+    assert not gains.pays("ssm", HIGH, 0.4, 1)
+    assert gains.pays("another", HIGH, FIRST_GAIN / 2, 1)
 
 
 def test_one_that_is_left_out_is_tried_again() -> None:
     gains = learnt(low=0.8, high=0.1)
-    asked = [gains.pays("ssm", HIGH, 0.4) for _ in range(3 * PATIENCE + 3)]
+    asked = [gains.pays("ssm", HIGH, 0.4, 1) for _ in range(3 * PATIENCE + 3)]
     assert [index for index, one in enumerate(asked) if one] == [
         PATIENCE,
         2 * PATIENCE + 1,
@@ -81,11 +81,17 @@ def test_one_that_is_left_out_is_tried_again() -> None:
     ]
 
 
+def test_many_requests_do_not_try_it_more_often() -> None:
+    gains = learnt(low=0.8, high=0.1)
+    asked = sum(gains.pays("ssm", HIGH, 0.4, 8) for _ in range(8 * PATIENCE * 3))
+    assert asked == 2
+
+
 def test_it_follows_the_texts() -> None:
     gains = learnt(low=0.8, high=0.1)
     for _ in range(100):
         gains.observe("ssm", HIGH, 1.0)
-    assert gains.pays("ssm", HIGH, 0.4)
+    assert gains.pays("ssm", HIGH, 0.4, 1)
 
 
 def test_every_promise_has_its_level() -> None:
@@ -93,7 +99,7 @@ def test_every_promise_has_its_level() -> None:
     for index, level in enumerate((0.0, *LEVELS)):
         for _ in range(300):
             gains.observe("ssm", level, float(index % 2))
-    paying = [gains.pays("ssm", level, 0.5) for level in (0.0, *LEVELS)]
+    paying = [gains.pays("ssm", level, 0.5, 1) for level in (0.0, *LEVELS)]
     assert paying == [bool(index % 2) for index in range(len(paying))]
 
 
