@@ -33,7 +33,12 @@ from actors.request_manager.prefix_reuse import PrefixReuse
 from actors.request_manager.records import Laps, Tally, step_outcome, step_record
 from actors.request_manager.request import Request, State
 from actors.request_manager.scheduler import Scheduler
-from actors.request_manager.settling import Settler, results_by_request, verify_row
+from actors.request_manager.settling import (
+    Settler,
+    accepted_drafts,
+    results_by_request,
+    verify_row,
+)
 from actors.request_manager.turns import Turn
 from actors.request_manager.verify import VERIFICATION_RULES
 from actors.vocabulary import Vocabulary
@@ -230,7 +235,11 @@ class Engine:
             if outcome is not None and outcome.is_cut and request.state is not State.FINISHED:
                 self._fail(request, InputError(LOST_GRAMMAR, "response_format"))
         laps.end("emit")
-        self._guessing.learn(step_outcome(message, rows, tally, laps.seconds, guesses.asked))
+        self._guessing.learn(
+            guesses,
+            step_outcome(message, rows, tally, laps.seconds, guesses),
+            accepted_drafts(rows, verified),
+        )
         counts = self._scheduler.take_counts()
         self._observer.step_done(step_record(message, rows, reply, tally, counts, laps.seconds))
         self._wake()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from actors.messages import StepMessage, StepReply
 from actors.request_manager.composer import StepRow
 from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.drafter_worth import StepOutcome
+from actors.request_manager.guessing import Guesses
 from actors.request_manager.ports import Clock, StepRecord
 from actors.request_manager.turns import AdmissionCounts
 
@@ -82,7 +83,7 @@ def step_outcome(
     rows: Sequence[StepRow],
     tally: Tally,
     phase_s: Mapping[str, float],
-    asked: Collection[str],
+    guesses: Guesses,
 ) -> StepOutcome:
     """What the budget learns from a step."""
     return StepOutcome(
@@ -92,6 +93,8 @@ def step_outcome(
         num_committed=tally.num_committed,
         step_s=phase_s["step"],
         total_s=sum(phase_s.values()),
-        asked=asked,
+        draft_s=phase_s["draft"],
+        considered=guesses.considered,
+        asked={name: len(ids) for name, ids in guesses.asked.items()},
         drafted=tally.drafted,
     )

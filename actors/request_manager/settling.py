@@ -14,6 +14,7 @@ from actors.request_manager.budget import Acceptance
 from actors.request_manager.commit import commit
 from actors.request_manager.composer import Composer, StepRow
 from actors.request_manager.generation import NO_TOP, GenerationEvent, TokenLogprob
+from actors.request_manager.guessing import Accepted
 from actors.request_manager.kv_ledger import KVLedger
 from actors.request_manager.prefix_reuse import PrefixReuse
 from actors.request_manager.records import Tally
@@ -38,6 +39,17 @@ def results_by_request(rows: Sequence[StepRow], reply: StepReply) -> dict[int, R
             if row.turn.request.wants_logprobs and len(result.logprobs) != row.row.num_outputs:
                 raise ProtocolError(f"no log-probabilities for request {row.row.request_id}")
     return results
+
+
+def accepted_drafts(
+    rows: Sequence[StepRow], verified: Sequence[Verified | None]
+) -> dict[int, Accepted]:
+    """What became of the drafts of the rows that were verified, by request id."""
+    return {
+        row.row.request_id: Accepted(row.drafts, [node - 1 for node in outcome.accepted])
+        for row, outcome in zip(rows, verified, strict=True)
+        if outcome is not None
+    }
 
 
 def verify_row(
