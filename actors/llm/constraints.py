@@ -53,10 +53,22 @@ class Constraints:
     def follow(self, new: Sequence[NewRequest], gone: Sequence[int]) -> None:
         """Requests go, and others come, whose grammars are compiled before they are needed."""
         for request_id in gone:
-            self._walks.pop(request_id, None)
+            self._drop(request_id)
         for request in new:
             if request.grammar:
                 self._walks[request.request_id] = _Walk(request, self._start_of(request.grammar))
+
+    def _drop(self, request_id: int) -> None:
+        """A grammar that nobody waits for any more need not be compiled."""
+        walk = self._walks.pop(request_id, None)
+        if walk is None or any(other.start is walk.start for other in self._walks.values()):
+            return
+        if walk.start.cancel():
+            self._compiled = OrderedDict(
+                (source, start)
+                for source, start in self._compiled.items()
+                if start is not walk.start
+            )
 
     def wait(self, request_ids: Sequence[int], patience_s: float) -> set[int]:
         """Which of these requests' grammars are still being compiled.

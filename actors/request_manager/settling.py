@@ -165,9 +165,10 @@ def _tree_output(row: StepRow) -> int:
 
 
 def _forbidden(row: StepRow, result: RowResult | None) -> set[int]:
-    """Nodes of the row's tree that a grammar forbids: no sign of how good the drafts are."""
+    """Drafts in the row's tree that a grammar forbids: no sign of how good they are."""
     failed = result.failed_outputs if result is not None else ()
-    return {output - _tree_output(row) for output in failed}
+    first = _tree_output(row)
+    return {output - first for output in failed if output > first}
 
 
 def _scored(row: StepRow, result: RowResult) -> list[TokenLogprob]:

@@ -174,6 +174,34 @@ def test_a_grammar_that_takes_long_holds_up_no_other(monkeypatch):
     assert constraints.begin([(row, [])]).result()[1].keys() == {0}
 
 
+def test_a_grammar_that_nobody_waits_for_is_not_compiled(monkeypatch):
+    release, compiled = threading.Event(), []
+    compile_now = Grammars.compile
+
+    def compile_late(self, source):
+        release.wait()
+        compiled.append(source)
+        return compile_now(self, source)
+
+    monkeypatch.setattr(Grammars, "compile", compile_late)
+    constraints = Constraints(VOCABULARY, VOCAB_SIZE)
+    first, second, third = GRAMMARS
+    wanted = [first, second, second, third]
+    constraints.follow(
+        [NewRequest(i, 2, SamplingParams(), grammar=grammar) for i, grammar in enumerate(wanted)],
+        [],
+    )
+    constraints.follow([], [1, 3])  # another request still wants the second one
+    release.set()
+    while constraints.wait([0, 2], 1.0):
+        pass
+    assert compiled == [first, second]
+    constraints.follow([NewRequest(4, 2, SamplingParams(), grammar=third)], [])
+    while constraints.wait([4], 1.0):
+        pass
+    assert compiled == [first, second, third]
+
+
 def test_a_grammar_that_needs_too_much_work_says_so(grammars):
     with pytest.raises(GrammarError):
         grammars.compile("no grammar at all {")
