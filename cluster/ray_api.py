@@ -12,6 +12,7 @@ import os
 import secrets
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import psutil
@@ -51,11 +52,19 @@ ENVIRONMENT = {
 }
 
 
+@dataclass(frozen=True)
+class Addresses:
+    """Where an actor is reached, each as `host:port`."""
+
+    service: str
+    metrics: str
+
+
 class ActorBody(Protocol):
     """A plain object that a Ray actor is made of."""
 
-    def start(self) -> str:
-        """Serve; returns `host:port`."""
+    def start(self) -> Addresses:
+        """Serve."""
 
 
 def prepare_environment() -> None:
@@ -219,14 +228,15 @@ class ActorProcess:
         # Ray names a process after its actor's class.
         self._actor = actor(type(name, (ActorHost,), {})).remote(make_body)
 
-    async def start(self) -> str:
-        """Make the body and start it; returns its address.
+    async def start(self) -> Addresses:
+        """Make the body and start it.
 
         Raises:
             TreeServeError: what the body raised.
             PeerUnavailable: the process died.
         """
-        return str(await _answer(self._actor.start.remote()))
+        addresses: Addresses = await _answer(self._actor.start.remote())
+        return addresses
 
     def kill(self) -> None:
         """End the process at once; does nothing if it is dead."""
@@ -246,7 +256,7 @@ class ActorHost:
         self._make_body = make_body
         self._body: ActorBody | None = None
 
-    def start(self) -> str:
+    def start(self) -> Addresses:
         self._body = self._body or self._make_body()
         return self._body.start()
 

@@ -30,6 +30,9 @@ class ActorGroup:
         places: where they go.
         group: the reservation that `places` point into.
         start_timeout_s: how long they may take to start.
+
+    Attributes:
+        metrics_addresses: of the processes that run, in order.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class ActorGroup:
         self._group = group
         self._start_timeout_s = start_timeout_s
         self._processes: list[ray_api.ActorProcess] = []
+        self.metrics_addresses: list[str] = []
 
     async def start(self) -> list[str]:
         """Start every process; returns their addresses, in order.
@@ -60,7 +64,7 @@ class ActorGroup:
         ]
         try:
             async with asyncio.timeout(self._start_timeout_s):
-                return list(await asyncio.gather(*(process.start() for process in self._processes)))
+                started = await asyncio.gather(*(process.start() for process in self._processes))
         except TimeoutError:
             self.kill()
             raise PeerTimeout(
@@ -70,6 +74,8 @@ class ActorGroup:
         except BaseException:
             self.kill()
             raise
+        self.metrics_addresses = [addresses.metrics for addresses in started]
+        return [addresses.service for addresses in started]
 
     async def restart(self) -> list[str]:
         """Replace every process, dead or alive; returns the new addresses. Raises as `start`."""
@@ -80,5 +86,6 @@ class ActorGroup:
     def kill(self) -> None:
         """End every process at once."""
         processes, self._processes = self._processes, []
+        self.metrics_addresses = []
         for process in processes:
             process.kill()

@@ -32,6 +32,7 @@ from actors.request_manager.verify import VERIFICATION_RULES
 from cluster import ray_api
 from cluster.config import Config
 from cluster.launch import Launched, launch
+from cluster.metrics_server import Target
 from cluster.models import model_note, resolve_model
 from cluster.placement import STRATEGY, plan_placement
 from cluster.tokenizer import load_tokenizer
@@ -104,6 +105,9 @@ class RequestManager:
     async def metrics_text(self) -> str:
         return self._launched.metrics.text()
 
+    async def targets(self) -> list[Target]:
+        return self._launched.targets()
+
     async def __del__(self) -> None:
         if launched := getattr(self, "_launched", None):
             self._sessions.close()  # first, so that requests go on with the next manager
@@ -135,6 +139,7 @@ class Ingress:
             description,
             self._link,
             manager.metrics_text.remote,
+            manager.targets.remote,
             foreign,
             map_error,
             api.request_timeout_s,
