@@ -70,6 +70,12 @@ class Metrics:
             "treeserve_generation_tokens", "Output tokens of the requests that ended."
         )
         self._steps = make.counter("treeserve_llm_steps", "Forward passes of the LLM.")
+        self._rows = make.histogram(
+            "treeserve_step_rows", "Requests in one LLM step.", NODE_BUCKETS
+        )
+        self._committed = make.counter(
+            "treeserve_committed_tokens", "Output tokens that steps brought, as they came."
+        )
         self._drafted = make.counters(
             "treeserve_draft_tokens", "Draft tokens verified, for each proposer.", "drafter"
         )
@@ -182,6 +188,8 @@ class Metrics:
 
     def step_done(self, record: StepRecord) -> None:
         self._steps.inc()
+        self._rows.observe(record.num_rows)
+        self._committed.inc(record.num_committed)
         self._queried.inc(record.queried_tokens)
         self._reused.inc(record.reused_tokens)
         self._preemptions.inc(record.preemptions)
@@ -242,9 +250,13 @@ class Metrics:
             self._finished(reason.value)
         for part in PARTS:
             self._restarts(part)
+        for counters in (self._reached, self._offered, self._accepted_at):
+            counters("0")
         for drafter in drafters:
             self._drafted(drafter)
             self._accepted(drafter)
+            self._offered_by(drafter, "0")
+            self._accepted_by(drafter, "0")
             for outcome in DRAFTER_OUTCOMES:
                 self._drafter_calls(drafter, outcome)
 

@@ -2,7 +2,7 @@
 
 A cluster of our own on this machine: daemons and actors listen on loopback, no dashboard, and
 every call between them carries a token that is drawn for this cluster and lives in the environment
-of its processes only. Joining a cluster that is already there is not covered.
+of its processes only. How a cluster that is already there listens is its own business.
 """
 
 from __future__ import annotations
@@ -101,6 +101,20 @@ def start_cluster(num_cpus: int) -> None:
         )
     except (RuntimeError, OSError, ray.exceptions.RayError) as error:
         raise PeerError(f"Ray cannot be started: {error}") from error
+
+
+def join_cluster() -> None:
+    """Connect to the cluster that this machine belongs to.
+
+    Raises:
+        PeerUnavailable: there is none that lets us in.
+    """
+    import ray
+
+    try:
+        ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
+    except (ConnectionError, RuntimeError, OSError, ray.exceptions.RayError) as error:
+        raise PeerUnavailable(f"no Ray cluster to join: {first_line(error)}") from error
 
 
 def is_alive() -> bool:

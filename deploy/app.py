@@ -19,6 +19,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from ray import serve
@@ -30,7 +31,7 @@ from ray.serve.schema import LoggingConfig
 from actors.errors import PeerError, TreeServeError, UnavailableError
 from actors.request_manager.verify import VERIFICATION_RULES
 from cluster import ray_api
-from cluster.config import Config
+from cluster.config import Config, config_of
 from cluster.launch import Launched, launch
 from cluster.metrics_server import Target
 from cluster.models import model_note, resolve_model
@@ -204,6 +205,15 @@ def build_application(config: Config) -> serve.Application:
     return ingress.bind(config, manager.bind(config))
 
 
+def application(arguments: dict[str, Any]) -> serve.Application:
+    """For Serve's configuration files: their `args` are a TreeServe configuration.
+
+    Raises:
+        ConfigError: with every mistake.
+    """
+    return build_application(config_of(arguments))
+
+
 def start_serving(config: Config) -> None:
     """Bring the application up on the connected cluster.
 
@@ -232,6 +242,20 @@ def stop_serving(grace_s: float) -> None:
     deadline = time.monotonic() + grace_s + LAST_WORDS_S + SHUTDOWN_GRACE_S + SERVE_GRACE_S
     while stopping.is_alive() and time.monotonic() < deadline and ray_api.is_alive():
         stopping.join(WATCH_S)
+
+
+def drain_serving(grace_s: float) -> None:
+    """Take no more requests, and return when those that run have ended, or after `grace_s`.
+
+    Assumes a connection to the cluster that the application runs on.
+
+    Raises:
+        PeerError: the ingress cannot be reached.
+    """
+    try:
+        asyncio.run(_drain(grace_s))
+    except (RayError, RayServeException, TimeoutError) as error:
+        raise map_error(error) from error
 
 
 def _shut_down(grace_s: float) -> None:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from actors.errors import ConfigError
-from cluster.config import Config, load_config, parse_config, with_address
+from cluster.config import Config, config_of, load_config, parse_config, with_address
 
 READY = sorted((Path(__file__).resolve().parents[3] / "deploy" / "configs").glob("*.yaml"))
 
@@ -185,3 +185,9 @@ def test_another_address() -> None:
     assert changed.speculation == config.speculation
     with pytest.raises(ConfigError, match=r"api\.port"):
         with_address(config, None, 0)
+
+
+def test_plain_values_and_the_order_of_a_range() -> None:
+    assert config_of({"llm": {"device": "cuda"}}).llm.device == "cuda"
+    with pytest.raises(ConfigError, match=r"metrics\.port_range: the first port"):
+        config_of({"metrics": {"port_range": [9101, 9100]}})
