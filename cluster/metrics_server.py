@@ -8,8 +8,11 @@ no access control; the address to listen on is the configuration's.
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Protocol
 
 from prometheus_client import (
@@ -17,11 +20,14 @@ from prometheus_client import (
     Gauge,
     GCCollector,
     ProcessCollector,
-    start_http_server,
+    generate_latest,
 )
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from actors.errors import UnavailableError
 from cluster.ray_api import Addresses
+
+CLIENT_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,28 @@ def process_registry(part: str, index: int = 0) -> CollectorRegistry:
     return registry
 
 
+class _Handler(BaseHTTPRequestHandler):
+    """Answers in the text format 0.0.4, whatever is asked for: in OpenMetrics the library writes
+    the `:` of names as `_`."""
+
+    timeout = CLIENT_TIMEOUT_S
+    registry: CollectorRegistry
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        body = generate_latest(self.registry)
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Scrapes are not worth a line each."""
+
+
 class MetricsServer:
     """Serves a registry from a thread of its own.
 
@@ -61,12 +89,15 @@ class MetricsServer:
     """
 
     def __init__(self, registry: CollectorRegistry, host: str, ports: Iterable[int]) -> None:
+        handler = type("Handler", (_Handler,), {"registry": registry})
         for port in ports:
             try:
-                self._server, self._thread = start_http_server(port, host, registry)
+                self._server = ThreadingHTTPServer((host, port), handler)
             except OSError:
                 continue
             self.address = f"{_reachable(host)}:{self._server.server_port}"
+            self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+            self._thread.start()
             return
         raise UnavailableError(f"no free port for metrics at {host} (metrics.port_range)")
 

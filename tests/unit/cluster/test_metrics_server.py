@@ -13,32 +13,28 @@ from cluster.ray_api import Addresses
 
 
 class FakeServer:
-    server_port = 9101
+    """Stands for the HTTP server of the standard library."""
 
-    def __init__(self) -> None:
-        self.is_open = True
+    taken: set[int]
+
+    def __init__(self, address: tuple[str, int], handler: type) -> None:
+        if address[1] in self.taken:
+            raise OSError("in use")
+        self.server_port = address[1]
+
+    def serve_forever(self) -> None: ...
 
     def shutdown(self) -> None: ...
 
-    def server_close(self) -> None:
-        self.is_open = False
-
-    def join(self) -> None: ...
+    def server_close(self) -> None: ...
 
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Ports that somebody listens on."""
     ports: set[int] = set()
-
-    def start(port: int, host: str, registry: object) -> tuple[FakeServer, FakeServer]:
-        if port in ports:
-            raise OSError("in use")
-        server = FakeServer()
-        server.server_port = port
-        return server, server
-
-    monkeypatch.setattr(metrics_server, "start_http_server", start)
+    monkeypatch.setattr(FakeServer, "taken", ports, raising=False)
+    monkeypatch.setattr(metrics_server, "ThreadingHTTPServer", FakeServer)
     return ports
 
 
