@@ -51,6 +51,7 @@ from deploy.settings import ApiSettings
 APPLICATION = "treeserve"
 MANY = 1_000_000
 """Requests that Serve lets through: the manager's own queue refuses, with the right answer."""
+MANY_STARTS = 20
 START_TIMEOUT_S = 30.0
 """For a session with a manager that is up."""
 LAST_WORDS_S = 2.0
@@ -180,12 +181,16 @@ class Ingress:
             await server.stop()
 
 
-def build_application(config: Config) -> serve.Application:
-    """The two deployments, bound."""
+def build_application(config: Config, num_starts: int = 1) -> serve.Application:
+    """The two deployments, bound.
+
+    Args:
+        num_starts: attempts to start a replica before the application counts as failed.
+    """
     placement = plan_placement(config, ray_api.num_gpus())
     common = {
         "max_ongoing_requests": MANY,
-        "max_constructor_retry_count": 1,
+        "max_constructor_retry_count": num_starts,
         "graceful_shutdown_timeout_s": SHUTDOWN_GRACE_S,
         "graceful_shutdown_wait_loop_s": 0.1,
         # Three checks in a row must fail: a replica that hangs is replaced in half a minute.
@@ -208,10 +213,12 @@ def build_application(config: Config) -> serve.Application:
 def application(arguments: dict[str, Any]) -> serve.Application:
     """For Serve's configuration files: their `args` are a TreeServe configuration.
 
+    Nobody watches such a cluster start, so what fails is tried again.
+
     Raises:
         ConfigError: with every mistake.
     """
-    return build_application(config_of(arguments))
+    return build_application(config_of(arguments), num_starts=MANY_STARTS)
 
 
 def start_serving(config: Config) -> None:

@@ -208,17 +208,19 @@ def test_a_rank_that_hangs_raises_an_alert_and_changes_no_text(
 def test_gauges_are_back_at_zero_after_a_mass_abort(server: Server, prometheus: Prometheus) -> None:
     gauges = (
         "treeserve_requests_running",
-        "treeserve_requests_waiting",
         "treeserve_kv_blocks_used",
         "treeserve_http_requests_inside",
     )
-    body = {"model": server.model, "prompt": "x", "max_tokens": 500, "ignore_eos": True, "n": 80}
+
+    def values() -> list[list[float]]:
+        return [prometheus.values(gauge) for gauge in gauges]
+
+    body = {"model": server.model, "prompt": PROMPT, "max_tokens": 1000, "ignore_eos": True}
     with (
         server.client() as client,
-        client.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer,
+        client.stream("POST", "/v1/completions", json={**body, "n": 20, "stream": True}) as answer,
     ):
-        next(answer.iter_lines())
-        for gauge in gauges:
-            wait_until(lambda gauge=gauge: sum(prometheus.values(gauge)) > 0)
-    for gauge in gauges:
-        wait_until(lambda gauge=gauge: prometheus.values(gauge) == [0.0])
+        answer.raise_for_status()
+        wait_until(lambda: all(map(sum, values())))
+    wait_until(lambda: values() == [[0.0], [0.0], [0.0]])
+    assert prometheus.values("treeserve_requests_waiting") == [0.0]
