@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from actors.decoder.batch import StepBatch
-from actors.decoder.decoder import Decoder, Layer
+from actors.decoder.decoder import new_decoder
 from actors.decoder.kv_cache import KVCache, KVShape
-from actors.decoder.linear import Head, Linear
-from actors.decoder.row_ops import LayerRules, row_ops
+from actors.decoder.layer_weights import DecoderShape, LayerRules, LayerWeights, Weights
+from actors.decoder.linear import precise_product
 
 Foreign = Any
 """Objects of transformers, which is not typed."""
@@ -40,42 +40,44 @@ class FusedLlama:
         heads: int = config.num_attention_heads
         head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.kv_shape = KVShape(config.num_hidden_layers, config.num_key_value_heads, head_dim)
-        self._head = Head(model.lm_head.weight, model.lm_head.bias)
-        self.vocab_size = self._head.vocab_size
-        embedding = body.embed_tokens.weight.detach()
-        widths = (config.hidden_size, config.intermediate_size)
-        ops = row_ops(body.rotary_emb, embedding, heads, self.kv_shape, widths, config.rms_norm_eps)
-        layers = []
+        self._head = precise_product(_weights(model.lm_head))
+        self.vocab_size = len(model.lm_head.weight)
+        shape = DecoderShape(
+            heads,
+            self.kv_shape,
+            config.hidden_size,
+            config.intermediate_size,
+            config.rms_norm_eps,
+        )
+        embedding, final_norm = body.embed_tokens.weight.detach(), body.norm.weight.detach()
+        self._decoder = new_decoder(shape, body.rotary_emb, embedding, final_norm)
         for index in range(len(body.layers)):
-            layers.append(_take(body.layers[index], config))
+            self._decoder.add_layer(_take(body.layers[index], config))
             body.layers[index] = nn.Identity()
-        self._decoder = Decoder(ops, embedding, layers, body.norm.weight.detach())
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: KVCache) -> Tensor:
         """[outputs, vocab] logits, float32 at least; writes the rows' K and V."""
-        hidden, outputs = self._decoder.forward(batch, cache), batch.outputs
-        # At least two rows, as everywhere (see `build_batch`).
-        rows = outputs.repeat(2) if len(outputs) == 1 else outputs
-        return self._head(hidden.index_select(0, rows))[: len(outputs)]
+        hidden = self._decoder.forward(batch, cache)
+        return self._head(hidden.index_select(0, batch.outputs))
 
 
-def _take(layer: Foreign, config: Foreign) -> Layer:
+def _take(layer: Foreign, config: Foreign) -> LayerWeights:
     attention, mlp = layer.self_attn, layer.mlp
     query_norm = getattr(attention, "q_norm", None)
     key_norm = getattr(attention, "k_norm", None)
-    return Layer(
+    return LayerWeights(
         input_norm=layer.input_layernorm.weight.detach(),
-        qkv=_joined(attention.q_proj, attention.k_proj, attention.v_proj),
+        qkv=_weights(attention.q_proj, attention.k_proj, attention.v_proj),
         rules=LayerRules(
             None if query_norm is None else query_norm.weight.detach(),
             None if key_norm is None else key_norm.weight.detach(),
             _window(attention, config),
         ),
-        out=_joined(attention.o_proj),
+        out=_weights(attention.o_proj),
         post_norm=layer.post_attention_layernorm.weight.detach(),
-        gate_up=_joined(mlp.gate_proj, mlp.up_proj),
-        down=_joined(mlp.down_proj),
+        gate_up=_weights(mlp.gate_proj, mlp.up_proj),
+        down=_weights(mlp.down_proj),
     )
 
 
@@ -86,11 +88,10 @@ def _window(attention: Foreign, config: Foreign) -> int | None:
     return getattr(attention, "sliding_window", None)
 
 
-def _joined(*parts: nn.Linear) -> Linear:
-    """Several products of the same rows as one."""
-    if len(parts) == 1:
-        return Linear(parts[0].weight, parts[0].bias)
-    weights: list[Tensor] = [part.weight.detach() for part in parts]
-    biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
-    weight = torch.cat(weights)
-    return Linear(weight, torch.cat(biases) if biases else None)
+def _weights(*parts: nn.Linear) -> Weights:
+    """Of layers that take the same rows, as one."""
+    detached = (
+        Weights(part.weight.detach(), None if part.bias is None else part.bias.detach())
+        for part in parts
+    )
+    return Weights.joined(*detached)
