@@ -27,6 +27,7 @@ from actors.llm.config import LLMConfig
 from actors.request_manager.config import SchedulerConfig, SpeculationConfig
 from actors.request_manager.drafters import SSM
 from actors.ssm.config import SSMConfig
+from cluster.logs import LogsConfig
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -150,6 +151,7 @@ class Config(BaseModel):
     grpc: GrpcConfig = GrpcConfig()
     api: ApiConfig = ApiConfig()
     metrics: MetricsConfig = MetricsConfig()
+    logs: LogsConfig = LogsConfig()
 
     @field_validator("ssms")
     @classmethod

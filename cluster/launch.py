@@ -30,6 +30,7 @@ from actors.ssm.config import SSMConfig
 from actors.vocabulary import Vocabulary
 from cluster import ray_api
 from cluster.config import Config
+from cluster.logs import set_up_logging
 from cluster.metrics import Metrics
 from cluster.metrics_server import ExposedActor, MetricsServer, Target, process_registry
 from cluster.models import resolve_draft_model, resolve_model
@@ -208,6 +209,7 @@ def _make_rank(config: Config, folder: Path, device: str, index: int) -> Exposed
         llm=config.llm,
         vocabulary=functools.partial(load_vocabulary, folder),
     )
+    set_up_logging(config.logs, f"{LLM} {index}")
     registry = process_registry(LLM, index)
     actor = LLMActor(
         lambda: ObservedRank(load_rank(options), registry), ports=_ports(config.grpc.port_range)
@@ -227,6 +229,7 @@ def _make_ssm(config: Config, ssm: SSMConfig, folder: Path, llm_folder: Path) ->
     options = SpeculatorOptions(
         path=folder, llm_path=llm_folder, ssm=ssm, expansion=config.speculation.expansion
     )
+    set_up_logging(config.logs, SSM)
     registry = process_registry(SSM)
     actor = SSMActor(
         lambda: ObservedDrafting(load_speculator(options), registry, config.model.name),

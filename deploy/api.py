@@ -34,6 +34,7 @@ from deploy.openapi import ERROR_RESPONSE, describe, generation_route
 from deploy.prompts import EncodedPrompt, PromptEncoder, Tokenizer
 from deploy.readiness import Readiness
 from deploy.request_body import read_json_object, validate
+from deploy.request_log import Logged, name_request
 from deploy.requests import (
     Budget,
     Choice,
@@ -102,6 +103,7 @@ def build_app(
     app.add_middleware(Doorkeeper, door=door)
     app.add_middleware(HeadAsGet)
     app.add_middleware(Counted, metrics=metrics)
+    app.add_middleware(Logged, clock=clock)
     _add_generation_routes(app, service)
     _add_model_routes(app, backend, created=int(wall_clock()))
     _add_status_routes(app, readiness, door)
@@ -195,6 +197,7 @@ class _Service:
     ) -> Response:
         described = self._description
         response_id = form.id_prefix + uuid4().hex
+        name_request(request, response_id)
         choices = build_choices(
             response_id,
             fields,

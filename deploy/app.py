@@ -32,7 +32,8 @@ from actors.errors import PeerError, TreeServeError, UnavailableError
 from actors.request_manager.verify import VERIFICATION_RULES
 from cluster import ray_api
 from cluster.config import Config, config_of
-from cluster.launch import Launched, launch
+from cluster.launch import MANAGER, Launched, launch
+from cluster.logs import set_up_logging
 from cluster.metrics_server import Target
 from cluster.models import model_note, resolve_model
 from cluster.placement import STRATEGY, plan_placement
@@ -68,6 +69,7 @@ class RequestManager:
     """The manager's shell in a Serve replica; owns the LLM of this replica."""
 
     async def __init__(self, config: Config) -> None:  # type: ignore[misc]  # Serve awaits it
+        set_up_logging(config.logs, MANAGER)
         self._config = config
         self._launched: Launched = await launch(config)
         self._sessions = Sessions(self._launched.engine)
@@ -123,6 +125,7 @@ class Ingress:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: Config, manager: DeploymentHandle
     ) -> None:
+        set_up_logging(config.logs, "ingress")
         folder = await asyncio.to_thread(resolve_model, config.model.path)
         loaded = await asyncio.to_thread(load_tokenizer, folder)
         foreign = (TreeServeError, RayError, RayServeException)
