@@ -87,6 +87,9 @@ def operator_problems(manifests: Manifests) -> Iterator[str]:
         variables = {one["name"] for env in find_all(group["template"], "env") for one in env}
         if clash := variables & set_by_operator:
             yield f"{sorted(clash)} are the operator's"
+    for budget in manifests.of("PodDisruptionBudget"):
+        if not isinstance(budget["spec"].get("minAvailable"), int):
+            yield "Ray's pods need a budget with minAvailable, as a number"
     if cluster["headGroupSpec"]["rayStartParams"].get("num-cpus") != "0":
         yield "the head takes work"
     (ingress,) = [one for one in manifests.application["deployments"] if one["name"] == "Ingress"]

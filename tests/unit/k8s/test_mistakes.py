@@ -179,6 +179,11 @@ def test_what_the_operator_refuses(cpu: Manifests, path: str, value: object) -> 
     assert len(list(operator_problems(cpu))) == 1
 
 
+def test_a_disruption_budget_that_kubernetes_does_not_apply_to_rays_pods(ha: Manifests) -> None:
+    of(ha, "PodDisruptionBudget", "treeserve")["spec"] = {"maxUnavailable": 1, "selector": {}}
+    assert len(list(operator_problems(ha))) == 1
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
