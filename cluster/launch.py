@@ -87,11 +87,13 @@ async def launch(config: Config) -> Launched:
             ray_api.use_placement_group, placement.bundles, STRATEGY, PLACEMENT_TIMEOUT_S
         )
         resources.callback(group.remove)
-        patience_s = config.llm.start_timeout_s
+        registry = process_registry(MANAGER)
+        metrics = Metrics(registry, config.model.name, config.speculation.drafters)
+        more = (group, config.llm.start_timeout_s, metrics.part_is_up)
         makers = _rank_makers(config, folder, placement)
-        ranks = ActorGroup("LLMRank", makers, placement.rank_places, group, patience_s)
+        ranks = ActorGroup("LLMRank", makers, placement.rank_places, *more)
         ssms = [
-            ActorGroup("DraftModel", [_ssm_maker(config, ssm, folder)], [place], group, patience_s)
+            ActorGroup("DraftModel", [_ssm_maker(config, ssm, folder)], [place], *more)
             for ssm, place in zip(config.ssms, placement.ssm_places, strict=True)
         ]
         for actors in (ranks, *ssms):
@@ -101,10 +103,7 @@ async def launch(config: Config) -> Launched:
             asyncio.to_thread(load_vocabulary, folder),
             asyncio.gather(*(actors.start() for actors in (ranks, *ssms))),
         )
-        registry = process_registry(MANAGER)
-        metrics = Metrics(registry, config.model.name, config.speculation.drafters)
-        restart_ranks = functools.partial(_restart, ranks, LLM, metrics)
-        client = LLMClient(addresses, restart_ranks, config.llm.step_timeout_s)
+        client = LLMClient(addresses, ranks.restart, config.llm.step_timeout_s)
         resources.push_async_callback(client.close)
         description = await client.describe()
         _check_vocabulary(vocabulary, description)
@@ -153,7 +152,7 @@ async def _drafters(
         for actors, (address,) in zip(ssms, addresses, strict=True):
             drafter = SSMDrafter(
                 address,
-                functools.partial(_restart_ssm, actors, metrics),
+                functools.partial(_restart, actors),
                 deadline_s,
                 functools.partial(metrics.noise_used, SSM),
             )
@@ -165,15 +164,9 @@ async def _drafters(
     return drafters
 
 
-async def _restart(actors: ActorGroup, part: str, metrics: Metrics) -> list[str]:
-    """Start actors again, and count it; returns their new addresses."""
-    metrics.actor_restarted(part)
-    return await actors.restart()
-
-
-async def _restart_ssm(actors: ActorGroup, metrics: Metrics) -> str:
+async def _restart(actors: ActorGroup) -> str:
     """The new address of an actor that is the only one of its group."""
-    (address,) = await _restart(actors, SSM, metrics)
+    (address,) = await actors.restart()
     return address
 
 

@@ -33,6 +33,10 @@ class MetricMaker:
         family = Counter(name, text, ["model_name", *labels], registry=self._registry)
         return lambda *values: family.labels(self._model_name, *values)
 
+    def gauges(self, name: str, text: str, *labels: str) -> Callable[..., Gauge]:
+        family = Gauge(name, text, ["model_name", *labels], registry=self._registry)
+        return lambda *values: family.labels(self._model_name, *values)
+
     def histograms(
         self, name: str, text: str, buckets: tuple[float, ...], label: str
     ) -> Callable[[str], Histogram]:

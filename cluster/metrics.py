@@ -16,7 +16,7 @@ from actors.request_manager.generation import FinishReason
 from actors.request_manager.ports import StepRecord
 from cluster.metric_maker import MetricMaker
 
-PARTS = ("llm", "ssm")
+PARTS = ("LLMRank", "DraftModel")
 DRAFTER_OUTCOMES = ("answered", "empty", "late", "failed")
 NODE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 DEPTH_BUCKETS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
@@ -113,6 +113,16 @@ class Metrics:
             "part",
             "cache",
         )
+        self._part_up = make.gauges(
+            "treeserve_part_up",
+            "1 while an actor of the manager works, 0 while it is away.",
+            "part",
+        )
+        self._part_failures = make.counters(
+            "treeserve_part_failures",
+            "How often an actor of the manager had to be replaced.",
+            "part",
+        )
         self._first_token = make.histogram(
             "treeserve_time_to_first_token_seconds",
             "From arrival at the manager to the first token.",
@@ -142,9 +152,6 @@ class Metrics:
         )
         self._drafter_seconds = make.histograms(
             "treeserve_drafter_seconds", "From asking a drafter.", STEP_BUCKETS_S, "drafter"
-        )
-        self._restarts = make.counters(
-            "treeserve_actor_restarts", "Times that actors were started again.", "part"
         )
         self._num_drafts = make.counter("vllm:spec_decode_num_drafts", "Trees verified.")
         self._num_draft_tokens = make.counter(
@@ -212,9 +219,10 @@ class Metrics:
         self._drafter_calls(drafter, outcome).inc()
         self._drafter_seconds(drafter).observe(seconds)
 
-    def actor_restarted(self, part: str) -> None:
-        """The LLM's ranks (`llm`) or a draft model (`ssm`) are started again."""
-        self._restarts(part).inc()
+    def part_is_up(self, part: str, is_up: bool) -> None:
+        """An actor (`LLMRank`, `DraftModel`) has begun to work, or has failed."""
+        self._part_up(part).set(is_up)
+        self._part_failures(part).inc(not is_up)
 
     def gauges(self, running: int, waiting: int, kv_blocks_used: int, kv_blocks_total: int) -> None:
         self._running.set(running)
@@ -249,7 +257,7 @@ class Metrics:
         for reason in FinishReason:
             self._finished(reason.value)
         for part in PARTS:
-            self._restarts(part)
+            self._part_failures(part)
         for counters in (self._reached, self._offered, self._accepted_at):
             counters("0")
         for drafter in drafters:

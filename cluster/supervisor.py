@@ -30,6 +30,7 @@ class ActorGroup:
         places: where they go.
         group: the reservation that `places` point into.
         start_timeout_s: how long they may take to start.
+        note: is told the name and True when they work, False when they have to be replaced.
 
     Attributes:
         metrics_addresses: of the processes that run, in order.
@@ -42,8 +43,10 @@ class ActorGroup:
         places: Sequence[Place],
         group: ray_api.PlacementGroup,
         start_timeout_s: float,
+        note: Callable[[str, bool], None],
     ) -> None:
         self._name = name
+        self._note = note
         self._makers = makers
         self._places = places
         self._group = group
@@ -64,7 +67,8 @@ class ActorGroup:
         ]
         try:
             async with asyncio.timeout(self._start_timeout_s):
-                started = await asyncio.gather(*(process.start() for process in self._processes))
+                starting = (process.start() for process in self._processes)
+                started = await asyncio.gather(*starting)
         except TimeoutError:
             self.kill()
             raise PeerTimeout(
@@ -75,11 +79,13 @@ class ActorGroup:
             self.kill()
             raise
         self.metrics_addresses = [addresses.metrics for addresses in started]
+        self._note(self._name, True)
         return [addresses.service for addresses in started]
 
     async def restart(self) -> list[str]:
         """Replace every process, dead or alive; returns the new addresses. Raises as `start`."""
         logger.warning("%s: starting again", self._name)
+        self._note(self._name, False)
         self.kill()
         return await self.start()
 

@@ -129,6 +129,7 @@ class ServeBackend:
         return await self._ask(self._targets)
 
     async def _ask(self, question: Callable[[], Awaitable[Answer]]) -> Answer:
+        await self._link.session(0.0)  # else Serve would wait for the next manager
         try:
             return await question()
         except self._foreign as error:

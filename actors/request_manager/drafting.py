@@ -26,11 +26,11 @@ class DraftRound:
 
     Attributes:
         drafts: by request id and drafter name.
-        asked: names of the drafters that were asked.
+        asked: for which requests each drafter was asked.
     """
 
     drafts: DraftsByRequest = field(default_factory=dict)
-    asked: tuple[str, ...] = ()
+    asked: dict[str, list[int]] = field(default_factory=dict)
 
 
 class Drafting:
@@ -50,19 +50,20 @@ class Drafting:
         self.failures: Counter[str] = Counter()
 
     async def ask(
-        self, tasks: Sequence[DraftTask], may_ask: Callable[[str], bool] = lambda name: True
+        self, tasks: Sequence[DraftTask], wanted: Callable[[str, DraftTask], bool]
     ) -> DraftRound:
         """Drafts for all tasks from all drafters that they allow.
 
         Args:
-            may_ask: by drafter name.
+            wanted: whether a drafter, by name, should be asked for a task.
         """
         calls: dict[asyncio.Task[Mapping[int, Draft]], str] = {}
+        answered = DraftRound()
         for name, drafter in self._drafters.items():
-            allowed = [task for task in tasks if task.drafters is None or name in task.drafters]
-            if allowed and may_ask(name):
-                calls[asyncio.ensure_future(drafter.draft(allowed))] = name
-        answered = DraftRound(asked=tuple(calls.values()))
+            chosen = [task for task in tasks if task.allows(name) and wanted(name, task)]
+            if chosen:
+                calls[asyncio.ensure_future(drafter.draft(chosen))] = name
+                answered.asked[name] = [task.request_id for task in chosen]
         if not calls:
             return answered
         done, late = await asyncio.wait(calls, timeout=self._deadline_s)

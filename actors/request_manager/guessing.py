@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from actors.request_manager.budget import BUDGETS, Acceptance
 from actors.request_manager.config import SpeculationConfig
+from actors.request_manager.draft_gain import gain_of
 from actors.request_manager.drafter_worth import StepOutcome
+from actors.request_manager.drafters import DRAFTERS
 from actors.request_manager.drafting import Drafting, DraftsByRequest, draft_task
 from actors.request_manager.merge import MergedTree, merge
 from actors.request_manager.ports import Drafter, DraftTask
 from actors.request_manager.turns import Turn
+
+
+class Accepted(NamedTuple):
+    """The drafts of a request that were in a step, and which of their nodes were accepted."""
+
+    drafts: MergedTree
+    nodes: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -20,11 +30,15 @@ class Guesses:
 
     Attributes:
         trees: by request id.
-        asked: names of the drafters that were asked.
+        considered: names of the drafters that were asked, or might have been.
+        asked: for which requests each drafter was asked.
+        promises: by request id, tokens that were expected before anyone was asked who takes time.
     """
 
     trees: Mapping[int, MergedTree] = field(default_factory=dict)
-    asked: Collection[str] = ()
+    considered: Collection[str] = ()
+    asked: Mapping[str, Collection[int]] = field(default_factory=dict)
+    promises: Mapping[int, float] = field(default_factory=dict)
 
 
 class Guessing:
@@ -50,14 +64,35 @@ class Guessing:
         self._vocab_size = vocab_size
         self._drafting = Drafting(drafters, config.draft_deadline_ms / 1e3)
         self._budget = BUDGETS[config.budget]()
+        self._names = [drafter.name for drafter in drafters]
 
     async def ask(self, turns: Sequence[Turn]) -> Guesses:
         """One tree for each request that has drafts, cut to the request's own limits."""
         num_draws = sum(turn.draws for turn in turns)
         bar = self._budget.bar(num_draws, _num_tokens(turns))
         tasks = [task for turn in turns if (task := draft_task(turn, self._config, bar))]
-        drafted = await self._drafting.ask(tasks, lambda name: self._budget.asks(name, num_draws))
-        return Guesses(self._merge(tasks, drafted.drafts), drafted.asked)
+        considered = {
+            name
+            for name in self._names
+            if any(task.allows(name) for task in tasks) and self._budget.considers(name, num_draws)
+        }
+        free = await self._drafting.ask(
+            tasks, lambda name, task: name in considered and name in DRAFTERS
+        )
+        trees = self._merge(tasks, free.drafts)
+        promises = {request_id: tree.promise for request_id, tree in trees.items()}
+
+        def wanted(name: str, task: DraftTask) -> bool:
+            if name in DRAFTERS or name not in considered:
+                return False
+            return self._budget.asks(name, promises.get(task.request_id, 0.0), num_draws)
+
+        drafted = await self._drafting.ask(tasks, wanted)
+        if drafted.drafts:
+            for request_id, drafts in free.drafts.items():
+                drafted.drafts.setdefault(request_id, {}).update(drafts)
+            trees = self._merge(tasks, drafted.drafts)
+        return Guesses(trees, considered, free.asked | drafted.asked, promises)
 
     def choose(
         self, trees: Mapping[int, MergedTree], turns: Sequence[Turn], room: int
@@ -70,9 +105,21 @@ class Guessing:
         num_draws = sum(turn.draws for turn in turns)
         return self._budget.select(trees, num_draws, _num_tokens(turns), room)
 
-    def learn(self, outcome: StepOutcome) -> None:
-        """A step is over."""
+    def learn(
+        self, guesses: Guesses, outcome: StepOutcome, accepted: Mapping[int, Accepted]
+    ) -> None:
+        """A step is over.
+
+        Args:
+            accepted: by request id.
+        """
         self._budget.observe(outcome)
+        for name, request_ids in guesses.asked.items():
+            if name not in DRAFTERS:
+                for request_id in set(request_ids) & accepted.keys():
+                    gain = gain_of(name, *accepted[request_id])
+                    promise = guesses.promises.get(request_id, 0.0)
+                    self._budget.observe_gain(name, promise, gain)
 
     def forget(self, request_id: int) -> None:
         """A request is over."""

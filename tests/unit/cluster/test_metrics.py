@@ -113,15 +113,16 @@ def test_what_may_come_is_there_at_zero() -> None:
     assert value("treeserve_accepted_tokens_total", LABELS | {"drafter": "ssm"}) == 0
     calls = LABELS | {"drafter": "ssm", "outcome": "late"}
     assert value("treeserve_drafter_calls_total", calls) == 0
-    assert value("treeserve_actor_restarts_total", LABELS | {"part": "llm"}) == 0
+    assert value("treeserve_part_failures_total", LABELS | {"part": "LLMRank"}) == 0
     assert value("treeserve_depth_reached_total", LABELS | {"depth": "0"}) == 0
 
 
-def test_restarts_are_counted_by_part(metrics: Metrics, registry: CollectorRegistry) -> None:
-    metrics.actor_restarted("llm")
-    assert (
-        registry.get_sample_value("treeserve_actor_restarts_total", LABELS | {"part": "llm"}) == 1
-    )
+def test_actors_that_come_and_go(metrics: Metrics, registry: CollectorRegistry) -> None:
+    rank = LABELS | {"part": "LLMRank"}
+    for is_up in (True, False, True):
+        metrics.part_is_up("LLMRank", is_up)
+    assert registry.get_sample_value("treeserve_part_up", rank) == 1
+    assert registry.get_sample_value("treeserve_part_failures_total", rank) == 1
 
 
 def test_reuse_and_preemption_are_counted(metrics: Metrics, registry: CollectorRegistry) -> None:
