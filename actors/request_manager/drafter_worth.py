@@ -39,7 +39,7 @@ class StepOutcome:
         draft_s: of these, seconds until the drafters had answered.
         considered: drafters that might be asked, as far as requests and trials allow it; they may
             have been left out since these requests have better guesses.
-        asked: for how many requests each drafter was asked.
+        answered: for how many requests each drafter that takes time had guesses.
         drafted: nodes in the step by proposer.
     """
 
@@ -51,7 +51,7 @@ class StepOutcome:
     total_s: float
     draft_s: float = 0.0
     considered: Collection[str] = ()
-    asked: Mapping[str, int] = field(default_factory=dict)
+    answered: Mapping[str, int] = field(default_factory=dict)
     drafted: Mapping[str, int] = field(default_factory=dict)
 
     @property

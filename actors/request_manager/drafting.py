@@ -6,8 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from actors.request_manager.budget import Bar
 from actors.request_manager.config import SpeculationConfig
@@ -18,19 +17,6 @@ logger = logging.getLogger(__name__)
 
 DraftsByRequest = dict[int, dict[str, Draft]]
 """Drafts by request id and drafter name."""
-
-
-@dataclass(frozen=True)
-class DraftRound:
-    """What became of one round of asking.
-
-    Attributes:
-        drafts: by request id and drafter name.
-        asked: for which requests each drafter was asked.
-    """
-
-    drafts: DraftsByRequest = field(default_factory=dict)
-    asked: dict[str, list[int]] = field(default_factory=dict)
 
 
 class Drafting:
@@ -51,19 +37,18 @@ class Drafting:
 
     async def ask(
         self, tasks: Sequence[DraftTask], wanted: Callable[[str, DraftTask], bool]
-    ) -> DraftRound:
+    ) -> DraftsByRequest:
         """Drafts for all tasks from all drafters that they allow.
 
         Args:
             wanted: whether a drafter, by name, should be asked for a task.
         """
         calls: dict[asyncio.Task[Mapping[int, Draft]], str] = {}
-        answered = DraftRound()
+        answered: DraftsByRequest = {}
         for name, drafter in self._drafters.items():
             chosen = [task for task in tasks if task.allows(name) and wanted(name, task)]
             if chosen:
                 calls[asyncio.ensure_future(drafter.draft(chosen))] = name
-                answered.asked[name] = [task.request_id for task in chosen]
         if not calls:
             return answered
         done, late = await asyncio.wait(calls, timeout=self._deadline_s)
@@ -76,12 +61,12 @@ class Drafting:
                 self._note_failure(calls[call], repr(error))
                 continue
             for request_id, draft in call.result().items():
-                answered.drafts.setdefault(request_id, {})[calls[call]] = draft
+                answered.setdefault(request_id, {})[calls[call]] = draft
         return answered
 
-    def note_rejected(self, faults: Mapping[str, str]) -> None:
-        """Drafts that broke the rules, by drafter name."""
-        for name, fault in faults.items():
+    def note_rejected(self, faults: Iterable[tuple[str, str]]) -> None:
+        """Drafts that broke the rules: drafter and reason."""
+        for name, fault in faults:
             self._note_failure(name, fault)
 
     def forget(self, request_id: int) -> None:

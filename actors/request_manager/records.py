@@ -95,6 +95,6 @@ def step_outcome(
         total_s=sum(phase_s.values()),
         draft_s=phase_s["draft"],
         considered=guesses.considered,
-        asked={name: len(ids) for name, ids in guesses.asked.items()},
+        answered={name: len(ids) for name, ids in guesses.answered.items()},
         drafted=tally.drafted,
     )

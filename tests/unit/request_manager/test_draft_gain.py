@@ -64,28 +64,51 @@ def learnt(low: float, high: float, seed: int = 0) -> DraftGain:
     return gains
 
 
+def asks(gains: DraftGain, promise: float, price: float, drafter: str = "ssm") -> bool:
+    """For a single request."""
+    return bool(gains.choose(drafter, {1: promise}, lambda count: price))
+
+
 def test_it_is_asked_where_it_adds_most() -> None:
     gains = learnt(low=0.8, high=0.1)
-    assert gains.pays("ssm", LOW, 0.4)
-    assert not gains.pays("ssm", HIGH, 0.4)
-    assert gains.pays("another", HIGH, FIRST_GAIN / 2)
+    assert asks(gains, LOW, 0.4)
+    assert not asks(gains, HIGH, 0.4)
+    assert asks(gains, HIGH, FIRST_GAIN / 2, "another")
+
+
+def test_of_several_requests_those_are_chosen_that_pay() -> None:
+    """The first one costs 0.5 tokens, each further one 0.2."""
+    gains = learnt(low=0.8, high=0.1)
+    promises = {1: HIGH, 2: LOW, 3: HIGH, 4: LOW}
+
+    def price(count: int) -> float:
+        return 0.3 + 0.2 * count
+
+    assert gains.choose("ssm", promises, price) == {2, 4}
+    assert gains.choose("ssm", promises, lambda count: 0.05 * count) == {1, 2, 3, 4}
+    assert gains.choose("ssm", promises, lambda count: 2.0) == set()
+    assert gains.choose("ssm", {}, price) == set()
 
 
 def test_one_that_is_left_out_is_tried_again() -> None:
     gains = learnt(low=0.8, high=0.1)
-    asked = [gains.pays("ssm", HIGH, 0.4) for _ in range(3 * PATIENCE + 3)]
-    assert [index for index, one in enumerate(asked) if one] == [
-        PATIENCE,
-        2 * PATIENCE + 1,
-        3 * PATIENCE + 2,
-    ]
+    asked = [asks(gains, HIGH, 0.4) for _ in range(3 * PATIENCE)]
+    tried = [index for index, one in enumerate(asked, start=1) if one]
+    assert tried == [PATIENCE, 2 * PATIENCE, 3 * PATIENCE]
+
+
+def test_requests_that_never_pay_are_tried_again_beside_others_that_do() -> None:
+    gains = learnt(low=0.8, high=0.1)
+    promises = {1: LOW, 2: HIGH}
+    chosen = [gains.choose("ssm", promises, lambda count: 0.3 * count) for _ in range(PATIENCE)]
+    assert chosen == [{1}] * (PATIENCE - 1) + [{1, 2}]
 
 
 def test_it_follows_the_texts() -> None:
     gains = learnt(low=0.8, high=0.1)
     for _ in range(100):
         gains.observe("ssm", HIGH, 1.0)
-    assert gains.pays("ssm", HIGH, 0.4)
+    assert asks(gains, HIGH, 0.4)
 
 
 def test_every_promise_has_its_level() -> None:
@@ -93,12 +116,12 @@ def test_every_promise_has_its_level() -> None:
     for index, level in enumerate((0.0, *LEVELS)):
         for _ in range(300):
             gains.observe("ssm", level, float(index % 2))
-    paying = [gains.pays("ssm", level, 0.5) for level in (0.0, *LEVELS)]
+    paying = [asks(gains, level, 0.5) for level in (0.0, *LEVELS)]
     assert paying == [bool(index % 2) for index in range(len(paying))]
 
 
-@pytest.mark.parametrize(("draft_s", "asks"), [(2e-3, True), (8e-3, False)])
-def test_the_price_is_what_the_time_would_bring(draft_s: float, asks: bool) -> None:
+@pytest.mark.parametrize(("draft_s", "asked"), [(2e-3, True), (8e-3, False)])
+def test_the_price_is_what_the_time_would_bring(draft_s: float, asked: bool) -> None:
     """100 tokens a second: 2 ms are worth 0.2 tokens, 8 ms 0.8; the drafter adds half a token."""
     budget = AdaptiveBudget()
     for step in range(400):
@@ -114,9 +137,36 @@ def test_the_price_is_what_the_time_would_bring(draft_s: float, asks: bool) -> N
                 total_s,
                 draft_s=draft_s,
                 considered=("ssm",),
-                asked={"ssm": 1},
+                answered={"ssm": 1},
             )
         )
         budget.observe_gain("ssm", LOW, float(step % 2))
-    assert budget.asks("ssm", LOW, 1) is asks
-    assert FixedBudget().asks("ssm", LOW, 1)
+    assert budget.asks("ssm", {1: LOW}, 1) == ({1} if asked else set())
+    assert FixedBudget().asks("ssm", {1: LOW}, 1) == {1}
+
+
+def test_a_batch_comes_back_after_a_burst_of_slow_answers() -> None:
+    """16 requests; asking takes 4 ms and 0.3 ms for each, but 200 ms at first."""
+    budget, chance = AdaptiveBudget(), random.Random(0)
+    asked_late = 0
+    for step in range(4000):
+        asked = len(budget.asks("ssm", dict.fromkeys(range(16), LOW), 16))
+        gain = sum(chance.random() < 0.7 for _ in range(asked))
+        draft_s = (4e-3 + 0.3e-3 * asked if step >= 30 else 0.2) if asked else 0.0
+        budget.observe(
+            StepOutcome(
+                16,
+                16 + 4 * asked,
+                4 * asked,
+                16 + gain,
+                30e-3,
+                30e-3 + draft_s,
+                draft_s=draft_s,
+                considered=("ssm",),
+                answered={"ssm": asked} if asked else {},
+            )
+        )
+        for request in range(asked):
+            budget.observe_gain("ssm", LOW, float(request < gain))
+        asked_late += asked if step >= 2000 else 0
+    assert asked_late > 16 * 1900
