@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from prometheus_client import CollectorRegistry
 
@@ -29,13 +30,19 @@ from actors.ssm.config import SSMConfig
 from actors.vocabulary import Vocabulary
 from cluster import ray_api
 from cluster.config import Config
+from cluster.logs import set_up_logging
 from cluster.metrics import Metrics
+from cluster.metrics_server import ExposedActor, MetricsServer, Target, process_registry
 from cluster.models import resolve_draft_model, resolve_model
+from cluster.observed import ObservedDrafter, ObservedDrafting, ObservedRank
 from cluster.placement import STRATEGY, Placement, plan_placement
 from cluster.supervisor import ActorGroup, BodyMaker
 from cluster.tokenizer import load_vocabulary
 
 PLACEMENT_TIMEOUT_S = 60.0
+
+MANAGER, LLM = "manager", "llm"
+"""What a process is, beside `SSM`."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,18 @@ class Launched:
     engine: Engine
     description: LLMDescription
     metrics: Metrics
+    _metrics_address: str
+    _ranks: ActorGroup
+    _ssms: Sequence[ActorGroup]
     _resources: AsyncExitStack
+
+    def targets(self) -> list[Target]:
+        """Where Prometheus finds the processes that run now."""
+        return [
+            Target(self._metrics_address, {"part": MANAGER, "index": "0"}),
+            *_targets(LLM, self._ranks.metrics_addresses),
+            *_targets(SSM, [one for ssm in self._ssms for one in ssm.metrics_addresses]),
+        ]
 
     async def stop(self) -> None:
         """End requests, actors and reservation."""
@@ -69,7 +87,8 @@ async def launch(config: Config) -> Launched:
             ray_api.use_placement_group, placement.bundles, STRATEGY, PLACEMENT_TIMEOUT_S
         )
         resources.callback(group.remove)
-        metrics = Metrics(CollectorRegistry(), config.model.name)
+        registry = process_registry(MANAGER)
+        metrics = Metrics(registry, config.model.name, config.speculation.drafters)
         more = (group, config.llm.start_timeout_s, metrics.part_is_up)
         makers = _rank_makers(config, folder, placement)
         ranks = ActorGroup("LLMRank", makers, placement.rank_places, *more)
@@ -100,7 +119,11 @@ async def launch(config: Config) -> Launched:
             num_groups=config.llm.pipeline_parallel,
         )
         await engine.start()
-        return Launched(engine, description, metrics, resources.pop_all())
+        exposed = await asyncio.to_thread(_expose, config, registry)
+        resources.callback(exposed.close)
+        return Launched(
+            engine, description, metrics, exposed.address, ranks, ssms, resources.pop_all()
+        )
 
 
 def _check_vocabulary(vocabulary: Vocabulary, description: LLMDescription) -> None:
@@ -124,7 +147,7 @@ async def _drafters(
     deadline_s = config.speculation.draft_deadline_ms / 1e3
     for name in config.speculation.drafters:
         if name != SSM:
-            drafters.append(DRAFTERS[name]())
+            drafters.append(ObservedDrafter(DRAFTERS[name](), metrics))
             continue
         for actors, (address,) in zip(ssms, addresses, strict=True):
             drafter = SSMDrafter(
@@ -137,7 +160,7 @@ async def _drafters(
             tuned_for = (await drafter.describe()).llm_weights_hash
             if tuned_for != llm.weights_hash:
                 raise ModelError("the draft model was tuned for another LLM than the one that runs")
-            drafters.append(drafter)
+            drafters.append(ObservedDrafter(drafter, metrics))
     return drafters
 
 
@@ -147,17 +170,24 @@ async def _restart(actors: ActorGroup) -> str:
     return address
 
 
+def _targets(part: str, addresses: Sequence[str]) -> list[Target]:
+    return [
+        Target(address, {"part": part, "index": str(index)})
+        for index, address in enumerate(addresses)
+    ]
+
+
 def _rank_makers(config: Config, folder: Path, placement: Placement) -> list[BodyMaker]:
     """For each rank what makes it, to be run in its own process."""
     return [
         functools.partial(
-            _make_rank, config, folder, "cuda" if "GPU" in bundle.resources else "cpu"
+            _make_rank, config, folder, "cuda" if "GPU" in bundle.resources else "cpu", index
         )
-        for bundle in placement.ranks
+        for index, bundle in enumerate(placement.ranks)
     ]
 
 
-def _make_rank(config: Config, folder: Path, device: str) -> LLMActor:
+def _make_rank(config: Config, folder: Path, device: str, index: int) -> ExposedActor:
     """Load the LLM; runs in the rank's process."""
     from actors.llm.rank import RankOptions, load_rank
 
@@ -172,7 +202,12 @@ def _make_rank(config: Config, folder: Path, device: str) -> LLMActor:
         llm=config.llm,
         vocabulary=functools.partial(load_vocabulary, folder),
     )
-    return LLMActor(functools.partial(load_rank, options), ports=_ports(config))
+    set_up_logging(config.logs, f"{LLM} {index}")
+    registry = process_registry(LLM, index)
+    actor = LLMActor(
+        lambda: ObservedRank(load_rank(options), registry), ports=_ports(config.grpc.port_range)
+    )
+    return ExposedActor(actor, _expose(config, registry))
 
 
 def _ssm_maker(config: Config, ssm: SSMConfig, llm_folder: Path) -> BodyMaker:
@@ -180,17 +215,27 @@ def _ssm_maker(config: Config, ssm: SSMConfig, llm_folder: Path) -> BodyMaker:
     return functools.partial(_make_ssm, config, ssm, resolve_draft_model(ssm.path), llm_folder)
 
 
-def _make_ssm(config: Config, ssm: SSMConfig, folder: Path, llm_folder: Path) -> SSMActor:
+def _make_ssm(config: Config, ssm: SSMConfig, folder: Path, llm_folder: Path) -> ExposedActor:
     """Load a draft model; runs in its actor's process."""
     from actors.ssm.speculator import SpeculatorOptions, load_speculator
 
     options = SpeculatorOptions(
         path=folder, llm_path=llm_folder, ssm=ssm, expansion=config.speculation.expansion
     )
-    return SSMActor(functools.partial(load_speculator, options), ports=_ports(config))
+    set_up_logging(config.logs, SSM)
+    registry = process_registry(SSM)
+    actor = SSMActor(
+        lambda: ObservedDrafting(load_speculator(options), registry, config.model.name),
+        ports=_ports(config.grpc.port_range),
+    )
+    return ExposedActor(actor, _expose(config, registry))
 
 
-def _ports(config: Config) -> Sequence[int]:
-    """What an actor's server may listen on; 0 is any."""
-    ports = config.grpc.port_range
-    return (0,) if ports == "auto" else range(ports[0], ports[1] + 1)
+def _expose(config: Config, registry: CollectorRegistry) -> MetricsServer:
+    """Serve this process's metrics."""
+    return MetricsServer(registry, config.metrics.host, _ports(config.metrics.port_range))
+
+
+def _ports(port_range: tuple[int, int] | Literal["auto"]) -> Sequence[int]:
+    """What a server may listen on; 0 is any."""
+    return (0,) if port_range == "auto" else range(port_range[0], port_range[1] + 1)

@@ -89,11 +89,13 @@ def plan_placement(config: Config, num_gpus: int = 0) -> Placement:
     """The bundles of one manager, its LLM ranks, stage by stage, and its draft models.
 
     Args:
-        num_gpus: GPUs of the cluster; if each rank can have one, it gets one.
+        num_gpus: GPUs of the cluster; if each rank can have one, it gets one, unless `llm.device`
+            settles it. A cluster that grows on demand has none before they are asked for.
     """
     stages, shards = config.llm.pipeline_parallel, config.llm.tensor_parallel
     resources = {"CPU": 1.0}
-    if num_gpus >= stages * shards:
+    device = config.llm.device
+    if device == "cuda" or (device == "auto" and num_gpus >= stages * shards):
         resources["GPU"] = 1.0
     ranks = tuple(
         Bundle(f"LLM rank {stage * shards + shard}, stage {stage}, shard {shard}", resources)

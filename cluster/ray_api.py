@@ -2,7 +2,7 @@
 
 A cluster of our own on this machine: daemons and actors listen on loopback, no dashboard, and
 every call between them carries a token that is drawn for this cluster and lives in the environment
-of its processes only. Joining a cluster that is already there is not covered.
+of its processes only. How a cluster that is already there listens is its own business.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import secrets
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import psutil
@@ -54,11 +55,19 @@ ENVIRONMENT = {
 }
 
 
+@dataclass(frozen=True)
+class Addresses:
+    """Where an actor is reached, each as `host:port`."""
+
+    service: str
+    metrics: str
+
+
 class ActorBody(Protocol):
     """A plain object that a Ray actor is made of."""
 
-    def start(self) -> str:
-        """Serve; returns `host:port`."""
+    def start(self) -> Addresses:
+        """Serve."""
 
 
 def prepare_environment() -> None:
@@ -102,6 +111,20 @@ def start_cluster(num_cpus: int) -> None:
 def _log_complaint(complaint: Mapping[str, Any], **_: object) -> None:
     for line in complaint.get("lines", ()):
         logger.info("Ray: %s", line)
+
+
+def join_cluster() -> None:
+    """Connect to the cluster that this machine belongs to.
+
+    Raises:
+        PeerUnavailable: there is none that lets us in.
+    """
+    import ray
+
+    try:
+        ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
+    except (ConnectionError, RuntimeError, OSError, ray.exceptions.RayError) as error:
+        raise PeerUnavailable(f"no Ray cluster to join: {first_line(error)}") from error
 
 
 def is_alive() -> bool:
@@ -229,14 +252,15 @@ class ActorProcess:
         # Ray names a process after its actor's class.
         self._actor = actor(type(name, (ActorHost,), {})).remote(make_body)
 
-    async def start(self) -> str:
-        """Make the body and start it; returns its address.
+    async def start(self) -> Addresses:
+        """Make the body and start it.
 
         Raises:
             TreeServeError: what the body raised.
             PeerUnavailable: the process died.
         """
-        return str(await _answer(self._actor.start.remote()))
+        addresses: Addresses = await _answer(self._actor.start.remote())
+        return addresses
 
     def kill(self) -> None:
         """End the process at once; does nothing if it is dead."""
@@ -256,7 +280,7 @@ class ActorHost:
         self._make_body = make_body
         self._body: ActorBody | None = None
 
-    def start(self) -> str:
+    def start(self) -> Addresses:
         self._body = self._body or self._make_body()
         return self._body.start()
 

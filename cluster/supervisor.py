@@ -31,6 +31,9 @@ class ActorGroup:
         group: the reservation that `places` point into.
         start_timeout_s: how long they may take to start.
         note: is told the name and True when they work, False when they have to be replaced.
+
+    Attributes:
+        metrics_addresses: of the processes that run, in order.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class ActorGroup:
         self._group = group
         self._start_timeout_s = start_timeout_s
         self._processes: list[ray_api.ActorProcess] = []
+        self.metrics_addresses: list[str] = []
 
     async def start(self) -> list[str]:
         """Start every process; returns their addresses, in order.
@@ -64,7 +68,7 @@ class ActorGroup:
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 starting = (process.start() for process in self._processes)
-                addresses = list(await asyncio.gather(*starting))
+                started = await asyncio.gather(*starting)
         except TimeoutError:
             self.kill()
             raise PeerTimeout(
@@ -74,8 +78,9 @@ class ActorGroup:
         except BaseException:
             self.kill()
             raise
+        self.metrics_addresses = [addresses.metrics for addresses in started]
         self._note(self._name, True)
-        return addresses
+        return [addresses.service for addresses in started]
 
     async def restart(self) -> list[str]:
         """Replace every process, dead or alive; returns the new addresses. Raises as `start`."""
@@ -87,5 +92,6 @@ class ActorGroup:
     def kill(self) -> None:
         """End every process at once."""
         processes, self._processes = self._processes, []
+        self.metrics_addresses = []
         for process in processes:
             process.kill()

@@ -29,13 +29,13 @@ class FakeProcess:
         self.alive = True
         self.made.append(self)
 
-    async def start(self) -> str:
+    async def start(self) -> ray_api.Addresses:
         outcome = self.make()  # type: ignore[operator]
         if isinstance(outcome, Exception):
             raise outcome
         if outcome is HANGS:
             await asyncio.Event().wait()
-        return f"{outcome}:{len(self.made)}"
+        return ray_api.Addresses(f"{outcome}:{len(self.made)}", f"{outcome}:9{len(self.made)}")
 
     def kill(self) -> None:
         self.alive = False
@@ -72,6 +72,7 @@ async def test_a_restart_replaces_the_rank_in_the_same_bundle(made: list[FakePro
     ranks = group("host", notes=notes)
     await ranks.start()
     assert await ranks.restart() == ["host:2"]
+    assert ranks.metrics_addresses == ["host:92"]
     assert notes == [("ranks", True), ("ranks", False), ("ranks", True)]
     assert [process.alive for process in made] == [False, True]
     assert made[0].bundle == made[1].bundle
