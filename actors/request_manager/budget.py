@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from actors.request_manager.draft_gain import DraftGain
+from actors.request_manager.draft_gain import DraftGain, Share
 from actors.request_manager.drafter_worth import DrafterWorth, StepOutcome
 from actors.request_manager.merge import MergedTree
 
@@ -171,8 +171,8 @@ class Budget(Protocol):
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a step."""
 
-    def observe_gain(self, drafter: str, promise: float, gain: float) -> None:
-        """Learn what a drafter that was asked for a request added, in tokens."""
+    def observe_share(self, drafter: str, promise: float, share: Share, num_draws: int) -> None:
+        """Learn what a drafter that was asked for a request added to the step."""
 
 
 class FixedBudget:
@@ -195,7 +195,7 @@ class FixedBudget:
     def observe(self, outcome: StepOutcome) -> None:
         """A fixed budget learns nothing."""
 
-    def observe_gain(self, drafter: str, promise: float, gain: float) -> None:
+    def observe_share(self, drafter: str, promise: float, share: Share, num_draws: int) -> None:
         """Nor from this."""
 
 
@@ -259,8 +259,10 @@ class AdaptiveBudget:
         self._beside_s += self.FORGET * (beside_s - self._beside_s)
         self._worth.observe(outcome)
 
-    def observe_gain(self, drafter: str, promise: float, gain: float) -> None:
-        self._gain.observe(drafter, promise, gain)
+    def observe_share(self, drafter: str, promise: float, share: Share, num_draws: int) -> None:
+        nodes_s = share.num_nodes * self.cost.seconds_per_token
+        price = nodes_s * self._rate(num_draws).tokens_per_s
+        self._gain.observe(drafter, promise, share.num_accepted - price)
 
     def _rate(self, num_draws: int) -> Rate:
         return self._rates[num_draws.bit_length()]

@@ -2,9 +2,10 @@
 
 A draft model has little to add where a copy is likely to be right, and much where nothing is
 proposed at all. The gain of asking is seen in every step that it was asked for: the accepted tokens
-that no other drafter had proposed. It is averaged by what the others had promised, and those
-requests are chosen for which it exceeds what the time of asking would bring otherwise. Now and then
-all are asked, so that the averages follow the texts and the machine.
+that no other drafter had proposed, less what the LLM's time for its nodes would have brought. It is
+averaged by what the others had promised, and those requests are chosen for which it exceeds what
+the time of asking would bring otherwise. Now and then all are asked, so that the averages follow
+the texts and the machine.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from actors.request_manager.merge import MergedTree
 
@@ -68,13 +70,24 @@ def _best(ranked: Sequence[int], gains: Mapping[int, float], price: Callable[[in
     return count
 
 
-def gain_of(drafter: str, drafts: MergedTree, accepted: Sequence[int]) -> int:
-    """Accepted tokens that would not have been there without a drafter.
+class Share(NamedTuple):
+    """What would not have been in a step without a drafter.
+
+    Attributes:
+        num_nodes: drafts that nobody else had proposed.
+        num_accepted: accepted tokens.
+    """
+
+    num_nodes: int
+    num_accepted: int
+
+
+def share_of(drafter: str, drafts: MergedTree, accepted: Sequence[int]) -> Share:
+    """A drafter's share in one request's drafts.
 
     Args:
         accepted: nodes of the drafts, from the context down.
     """
-    for depth, node in enumerate(accepted):
-        if all(proposal.drafter == drafter for proposal in drafts.proposals[node]):
-            return len(accepted) - depth
-    return 0
+    own = [all(who.drafter == drafter for who in node) for node in drafts.proposals]
+    depth = next((depth for depth, node in enumerate(accepted) if own[node]), len(accepted))
+    return Share(sum(own), len(accepted) - depth)

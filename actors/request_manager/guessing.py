@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from actors.request_manager.budget import BUDGETS, Acceptance
 from actors.request_manager.config import SpeculationConfig
-from actors.request_manager.draft_gain import gain_of
+from actors.request_manager.draft_gain import share_of
 from actors.request_manager.drafter_worth import StepOutcome
 from actors.request_manager.drafters import DRAFTERS
 from actors.request_manager.drafting import Drafting, DraftsByRequest, draft_task
@@ -124,9 +124,9 @@ class Guessing:
         self._budget.observe(outcome)
         for name, request_ids in guesses.answered.items():
             for request_id in accepted.keys() & request_ids:
-                gain = gain_of(name, *accepted[request_id])
+                share = share_of(name, *accepted[request_id])
                 promise = guesses.promises.get(request_id, 0.0)
-                self._budget.observe_gain(name, promise, gain)
+                self._budget.observe_share(name, promise, share, outcome.num_draws)
 
     def forget(self, request_id: int) -> None:
         """A request is over."""

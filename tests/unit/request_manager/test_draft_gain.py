@@ -7,7 +7,14 @@ import random
 import pytest
 
 from actors.request_manager.budget import AdaptiveBudget, FixedBudget
-from actors.request_manager.draft_gain import FIRST_GAIN, LEVELS, PATIENCE, DraftGain, gain_of
+from actors.request_manager.draft_gain import (
+    FIRST_GAIN,
+    LEVELS,
+    PATIENCE,
+    DraftGain,
+    Share,
+    share_of,
+)
 from actors.request_manager.drafter_worth import StepOutcome
 from actors.request_manager.merge import MergedTree, merge
 from actors.request_manager.ports import Draft
@@ -38,7 +45,7 @@ def nodes(drafts: MergedTree, path: list[int]) -> list[int]:
 )
 def test_gain_is_what_nobody_else_had_proposed(accepted: list[int], gain: int) -> None:
     drafts = merged(ssm=[[1, 2, 3], [1, 4], [5, 6]], lookup=[[1, 2, 9]])
-    assert gain_of("ssm", drafts, nodes(drafts, accepted)) == gain
+    assert share_of("ssm", drafts, nodes(drafts, accepted)) == Share(4, gain)
 
 
 def test_what_hangs_below_a_gain_is_a_gain() -> None:
@@ -52,7 +59,7 @@ def test_what_hangs_below_a_gain_is_a_gain() -> None:
         ),
         drafts.acceptance,
     )
-    assert gain_of("ssm", drafts, nodes(drafts, [1, 2])) == 2
+    assert share_of("ssm", drafts, nodes(drafts, [1, 2])).num_accepted == 2
 
 
 def learnt(low: float, high: float, seed: int = 0) -> DraftGain:
@@ -140,7 +147,7 @@ def test_the_price_is_what_the_time_would_bring(draft_s: float, asked: bool) -> 
                 answered={"ssm": 1},
             )
         )
-        budget.observe_gain("ssm", LOW, float(step % 2))
+        budget.observe_share("ssm", LOW, Share(0, step % 2), 1)
     assert budget.asks("ssm", {1: LOW}, 1) == ({1} if asked else set())
     assert FixedBudget().asks("ssm", {1: LOW}, 1) == {1}
 
@@ -167,6 +174,30 @@ def test_a_batch_comes_back_after_a_burst_of_slow_answers() -> None:
             )
         )
         for request in range(asked):
-            budget.observe_gain("ssm", LOW, float(request < gain))
+            budget.observe_share("ssm", LOW, Share(0, request < gain), 16)
         asked_late += asked if step >= 2000 else 0
     assert asked_late > 16 * 1900
+
+
+@pytest.mark.parametrize(("num_nodes", "asked"), [(0, True), (4, False)])
+def test_nodes_that_the_llm_runs_for_it_cost_time_too(num_nodes: int, asked: bool) -> None:
+    """About 100 tokens a second; a node takes 1 ms, asking 3 ms; half a token is added."""
+    budget, chance = AdaptiveBudget(), random.Random(0)
+    for step in range(1000):
+        nodes = chance.randrange(8)
+        step_s = 9e-3 + 1e-3 * nodes
+        budget.observe(
+            StepOutcome(
+                1,
+                1 + nodes,
+                nodes,
+                1 + step % 2,
+                step_s,
+                step_s + 3e-3,
+                draft_s=3e-3,
+                considered=("ssm",),
+                answered={"ssm": 1},
+            )
+        )
+        budget.observe_share("ssm", LOW, Share(num_nodes, step % 2), 1)
+    assert budget.asks("ssm", {1: LOW}, 1) == ({1} if asked else set())
