@@ -32,29 +32,29 @@ class Layer:
     down: Linear
 
 
-class Decoder:
-    """Embedding, layers and last norm.
+class Layers:
+    """Layers one after another.
 
     Args:
         ops: the work between products.
-        embedding: [vocab, hidden].
         layers: in order.
-        final_norm: [hidden].
     """
 
-    def __init__(
-        self, ops: RowOps, embedding: Tensor, layers: Sequence[Layer], final_norm: Tensor
-    ) -> None:
+    def __init__(self, ops: RowOps, layers: Sequence[Layer]) -> None:
         self._ops = ops
-        self._embedding = embedding
         self._layers = tuple(layers)
-        self._final_norm = final_norm
 
     @torch.inference_mode()
-    def forward(self, batch: StepBatch, cache: KVCache) -> Tensor:
-        """[N, hidden] normalised states of the batch's rows; writes the rows' K and V."""
+    def forward(
+        self, residual: Tensor, final_norm: Tensor | None, batch: StepBatch, cache: KVCache
+    ) -> Tensor:
+        """[N, hidden] states of the batch's rows behind the last layer; writes their K and V.
+
+        Args:
+            residual: [N, hidden] states before the first layer; changed.
+            final_norm: [hidden] weight of a norm behind the last layer, or None.
+        """
         ops = self._ops
-        residual = F.embedding(batch.token_ids, self._embedding)
         rotations = ops.rotations(batch)
         delta: Tensor | None = None
         with ops.context():
@@ -63,4 +63,27 @@ class Decoder:
                 attended = ops.attention(qkv, layer.rules, kv, batch, rotations)
                 rows = ops.add_norm(residual, layer.out(attended), layer.post_norm)
                 delta = layer.down(ops.activation(layer.gate_up(rows)))
-            return ops.add_norm(residual, delta, self._final_norm)
+            if final_norm is None:
+                return residual if delta is None else residual.add_(delta)
+            return ops.add_norm(residual, delta, final_norm)
+
+
+class Decoder:
+    """Embedding, layers and last norm.
+
+    Args:
+        embedding: [vocab, hidden].
+        layers: between them.
+        final_norm: [hidden].
+    """
+
+    def __init__(self, embedding: Tensor, layers: Layers, final_norm: Tensor) -> None:
+        self._embedding = embedding
+        self._layers = layers
+        self._final_norm = final_norm
+
+    @torch.inference_mode()
+    def forward(self, batch: StepBatch, cache: KVCache) -> Tensor:
+        """[N, hidden] normalised states of the batch's rows; writes the rows' K and V."""
+        residual = F.embedding(batch.token_ids, self._embedding)
+        return self._layers.forward(residual, self._final_norm, batch, cache)

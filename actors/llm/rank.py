@@ -68,6 +68,18 @@ def load_rank(options: RankOptions) -> Rank:
     if options.llm.num_threads is not None:
         torch.set_num_threads(options.llm.num_threads)
     loaded = load_model(options.path, DTYPES[options.dtype], torch.device(options.device))
+    return make_rank(loaded, options)
+
+
+def make_rank(loaded: LoadedModel, options: RankOptions, num_sharing: int = 1) -> Rank:
+    """Give a loaded model its KV cache.
+
+    Args:
+        num_sharing: ranks that share this one's memory.
+
+    Raises:
+        ConfigError: the memory does not hold one KV block.
+    """
     num_blocks = num_blocks_for(
         loaded.model.kv_shape,
         options.kv_block_tokens,
@@ -75,13 +87,16 @@ def load_rank(options: RankOptions) -> Rank:
         loaded.device,
         options.kv_memory_bytes,
         loaded.max_context_tokens,
+        num_sharing,
     )
     vocabulary = None if options.vocabulary is None else options.vocabulary()
-    return Rank(loaded, options.model_id, num_blocks, options.kv_block_tokens, vocabulary)
+    return Rank(
+        loaded, options.model_id, loaded.least(num_blocks), options.kv_block_tokens, vocabulary
+    )
 
 
 class Rank:
-    """A whole LLM in one process.
+    """An LLM, or one rank's part of it, in one process.
 
     Args:
         loaded: the model.

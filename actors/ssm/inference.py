@@ -15,7 +15,7 @@ from torch import Tensor
 
 from actors.decoder.attention_groups import Span
 from actors.decoder.batch import StepBatch
-from actors.decoder.decoder import Decoder, Layer
+from actors.decoder.decoder import Decoder, Layer, Layers
 from actors.decoder.kv_cache import KVCache, KVShape
 from actors.decoder.linear import Linear
 from actors.decoder.row_ops import LayerRules, row_ops
@@ -51,7 +51,8 @@ class FusedDraft:
             self._head = Linear(model.head().to(dtype), model.bias.to(dtype))
         widths = (shape.width, shape.ff_width)
         ops = row_ops(_Rotary(), embedding, shape.num_heads, self.kv_shape, widths, NORM_EPS)
-        self._decoder = Decoder(ops, embedding, layers, model.norm.weight.to(dtype))
+        final_norm = model.norm.weight.to(dtype)
+        self._decoder = Decoder(embedding, Layers(ops, layers), final_norm)
 
     def forward(self, spans: Sequence[Span], cache: KVCache) -> Tensor:
         """[rows, width] final states of all spans' rows; writes the rows' KV to the cache."""
