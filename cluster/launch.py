@@ -18,6 +18,8 @@ from prometheus_client import CollectorRegistry
 
 from actors.errors import ModelError
 from actors.llm.actor import LLMActor
+from actors.llm.parallel.grid import Grid
+from actors.llm.parallel.meeting import Meeting
 from actors.messages import LLMDescription
 from actors.request_manager.clients import LLMClient
 from actors.request_manager.drafters import DRAFTERS, SSM
@@ -31,7 +33,7 @@ from cluster import ray_api
 from cluster.config import Config
 from cluster.metrics import Metrics
 from cluster.models import resolve_draft_model, resolve_model
-from cluster.placement import STRATEGY, Placement, plan_placement
+from cluster.placement import Placement, plan_placement
 from cluster.supervisor import ActorGroup, BodyMaker
 from cluster.tokenizer import load_vocabulary
 
@@ -65,9 +67,7 @@ async def launch(config: Config) -> Launched:
     folder = await asyncio.to_thread(resolve_model, config.model.path)
     placement = plan_placement(config, ray_api.num_gpus())
     async with AsyncExitStack() as resources:
-        group = await asyncio.to_thread(
-            ray_api.use_placement_group, placement.bundles, STRATEGY, PLACEMENT_TIMEOUT_S
-        )
+        group = await asyncio.to_thread(ray_api.use_placement_group, placement, PLACEMENT_TIMEOUT_S)
         resources.callback(group.remove)
         patience_s = config.llm.start_timeout_s
         makers = _rank_makers(config, folder, placement)
@@ -151,14 +151,16 @@ def _rank_makers(config: Config, folder: Path, placement: Placement) -> list[Bod
     """For each rank what makes it, to be run in its own process."""
     return [
         functools.partial(
-            _make_rank, config, folder, "cuda" if "GPU" in bundle.resources else "cpu"
+            _make_rank, config, folder, rank, "cuda" if "GPU" in place.resources else "cpu"
         )
-        for bundle in placement.ranks
+        for rank, place in enumerate(placement.rank_places)
     ]
 
 
-def _make_rank(config: Config, folder: Path, device: str) -> LLMActor:
-    """Load the LLM; runs in the rank's process."""
+def _make_rank(
+    config: Config, folder: Path, rank: int, device: str, meeting: Meeting | None = None
+) -> LLMActor:
+    """Load the LLM, or one rank's part of it; runs in the rank's process."""
     from actors.llm.rank import RankOptions, load_rank
 
     memory = config.scheduler.kv_memory_bytes
@@ -172,7 +174,13 @@ def _make_rank(config: Config, folder: Path, device: str) -> LLMActor:
         llm=config.llm,
         vocabulary=functools.partial(load_vocabulary, folder),
     )
-    return LLMActor(functools.partial(load_rank, options), ports=_ports(config))
+    if meeting is None:
+        return LLMActor(functools.partial(load_rank, options), ports=_ports(config))
+    from actors.llm.parallel.rank_loading import load_rank_of_several
+
+    grid = Grid(config.llm.tensor_parallel, config.llm.pipeline_parallel, rank)
+    load = functools.partial(load_rank_of_several, options, grid, meeting)
+    return LLMActor(load, ports=_ports(config))
 
 
 def _ssm_maker(config: Config, ssm: SSMConfig, llm_folder: Path) -> BodyMaker:

@@ -33,7 +33,7 @@ from cluster import ray_api
 from cluster.config import Config
 from cluster.launch import Launched, launch
 from cluster.models import model_note, resolve_model
-from cluster.placement import STRATEGY, plan_placement
+from cluster.placement import plan_placement
 from cluster.tokenizer import load_tokenizer
 from deploy.api import build_app
 from deploy.api_keys import ApiKeys, read_keys
@@ -192,7 +192,7 @@ def build_application(config: Config) -> serve.Application:
         name="RequestManager",
         ray_actor_options={"num_cpus": placement.manager.resources["CPU"]},
         placement_group_bundles=placement.bundles,
-        placement_group_strategy=STRATEGY,
+        placement_group_strategy=placement.strategy,
         **common,
     )
     ingress = serve.deployment(Ingress, name="Ingress", ray_actor_options={"num_cpus": 0}, **common)
@@ -205,10 +205,12 @@ def start_serving(config: Config) -> None:
     Assumes that `deploy.environment` was prepared before the cluster was started.
 
     Raises:
-        PeerError: it does not come up; says why as far as Serve tells.
+        PeerError: the cluster has no room for it, or it does not come up; says why as far as Serve
+            tells.
     """
     logging_config = LoggingConfig(log_level="WARNING", enable_access_log=False)
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    ray_api.require_room(plan_placement(config, ray_api.num_gpus()))
     try:
         serve.start(proxy_location="Disabled", logging_config=logging_config)
         serve.run(build_application(config), name=APPLICATION, route_prefix="/")
