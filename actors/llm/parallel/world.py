@@ -4,7 +4,8 @@ All ranks take every step in the same order, so each call here meets its counter
 ranks. What a rank waits for in vain raises after a time. Sockets are opened on the interface
 of the address at which the ranks meet, and on no other.
 
-DeepSpeed's shared-memory all-reduce is not used: it ignores groups and spins while it waits.
+DeepSpeed's shared-memory all-reduce is not used: it ignores groups, and spins while it waits on
+cores that the other ranks need.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class World:
         self.num_local = num_local
         self._device = device
         self._comm = deepspeed.comm
+        self._shards = grid.stages[grid.stage]
         self._sending: deque[tuple[Foreign, Tensor]] = deque()
 
     @classmethod
@@ -90,9 +92,28 @@ class World:
         return cls(grid, groups[grid.stage], num_local, device)
 
     def sum(self, rows: Tensor) -> Tensor:
-        """Add up what the shards of this stage have, in place."""
-        self._comm.inference_all_reduce(rows, group=self.stage_group)
-        return rows
+        """What the shards of this stage have, added up; may change `rows`.
+
+        On CPUs everyone sends to everyone and adds in the order of the shards: less than half the
+        time of gloo's all-reduce for the rows of a step, and a row's sum does not depend on how
+        many rows there are, nor does it differ between shards.
+        """
+        if self._device.type == "cuda":
+            self._comm.inference_all_reduce(rows, group=self.stage_group)
+            return rows
+        parts = [
+            rows if rank == self.grid.rank else torch.empty_like(rows) for rank in self._shards
+        ]
+        others = [pair for pair in zip(self._shards, parts, strict=True) if pair[1] is not rows]
+        running = [self._comm.irecv(part, rank) for rank, part in others]
+        running += [self._comm.isend(rows, rank) for rank, _ in others]
+        for transfer in running:
+            transfer.wait()
+        exact = torch.promote_types(rows.dtype, torch.float32)
+        total = parts[0].to(exact, copy=True)
+        for part in parts[1:]:
+            total += part
+        return total.to(rows.dtype)
 
     def pass_on(self, rows: Tensor) -> None:
         """Begin to send to the next stage; the rows must not be changed afterwards.
