@@ -36,6 +36,7 @@ from cluster.models import resolve_draft_model, resolve_model
 from cluster.placement import Placement, plan_placement
 from cluster.supervisor import ActorGroup, BodyMaker
 from cluster.tokenizer import load_vocabulary
+from cluster.trace import StepTrace
 
 PLACEMENT_TIMEOUT_S = 60.0
 
@@ -62,6 +63,7 @@ async def launch(config: Config) -> Launched:
 
     Raises:
         ModelError: the model cannot be served, or a draft model does not fit it.
+        ConfigError: the KV memory or the trace file cannot be.
         PeerError: an actor cannot be started or reached.
     """
     folder = await asyncio.to_thread(resolve_model, config.model.path)
@@ -83,11 +85,18 @@ async def launch(config: Config) -> Launched:
             asyncio.to_thread(load_vocabulary, folder),
             asyncio.gather(*(actors.start() for actors in (ranks, *ssms))),
         )
-        client = LLMClient(addresses, ranks.restart, config.llm.step_timeout_s)
+        trace = _open_trace(config, resources)
+        client = LLMClient(
+            addresses,
+            ranks.restart,
+            config.llm.step_timeout_s,
+            on_reply=None if trace is None else trace.rank_replied,
+        )
         resources.push_async_callback(client.close)
         description = await client.describe()
         _check_vocabulary(vocabulary, description)
-        metrics = Metrics(CollectorRegistry(), config.model.name)
+        metrics = Metrics(CollectorRegistry(), config.model.name, trace)
+        metrics.watch_ranks(lambda: client.descriptions)
         drafters = await _drafters(config, description, ssms, ssm_addresses, metrics, resources)
         engine = Engine(
             client,
@@ -101,6 +110,16 @@ async def launch(config: Config) -> Launched:
         )
         await engine.start()
         return Launched(engine, description, metrics, resources.pop_all())
+
+
+def _open_trace(config: Config, resources: AsyncExitStack) -> StepTrace | None:
+    llm = config.llm
+    if llm.trace_file is None:
+        return None
+    num_ranks = llm.tensor_parallel * llm.pipeline_parallel
+    trace = StepTrace(Path(llm.trace_file), num_ranks, llm.pipeline_parallel)
+    resources.callback(trace.close)
+    return trace
 
 
 def _check_vocabulary(vocabulary: Vocabulary, description: LLMDescription) -> None:

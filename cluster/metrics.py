@@ -7,13 +7,15 @@ the LLM steps that they take are steps like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from actors.messages import LLMDescription
 from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.generation import FinishReason
 from actors.request_manager.ports import StepRecord
+from cluster.trace import StepTrace
 
 NODE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 DEPTH_BUCKETS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
@@ -34,10 +36,14 @@ class Metrics:
     Args:
         registry: where the metrics live; one manager a registry.
         model_name: the value of the label `model_name` of all of them.
+        trace: is told of steps too; None for nobody.
     """
 
-    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, model_name: str, trace: StepTrace | None = None
+    ) -> None:
         self._registry = registry
+        self._trace = trace
         make = _Maker(registry, model_name)
         self._finished = make.counters(
             "treeserve_requests", "Requests that ended, by reason.", "finish_reason"
@@ -133,8 +139,28 @@ class Metrics:
             "position",
         )
 
+        self._held = make.gauges(
+            "treeserve_rank_parameters", "Parameters that a rank of the LLM holds.", "rank"
+        )
+        self._load = make.gauges(
+            "treeserve_rank_load_seconds", "What a rank took to load them.", "rank"
+        )
+        self._peak = make.gauges(
+            "treeserve_rank_load_peak_bytes", "Memory resident at most while it did.", "rank"
+        )
+
+        self._ranks: Callable[[], Sequence[LLMDescription]] = tuple
+
+    def watch_ranks(self, ranks: Callable[[], Sequence[LLMDescription]]) -> None:
+        """What the ranks of the LLM say of themselves is asked whenever metrics are read."""
+        self._ranks = ranks
+
     def text(self) -> str:
         """All metrics in Prometheus' text format 0.0.4."""
+        for number, rank in enumerate(self._ranks()):
+            self._held(str(number)).set(rank.num_held_parameters)
+            self._load(str(number)).set(rank.load_s)
+            self._peak(str(number)).set(rank.peak_memory_bytes)
         return generate_latest(self._registry).decode()
 
     def request_finished(
@@ -160,6 +186,8 @@ class Metrics:
             self._per_token.observe((finish_s - first_token_s) / (output_tokens - 1))
 
     def step_done(self, record: StepRecord) -> None:
+        if self._trace is not None:
+            self._trace.step_done(record)
         self._steps.inc()
         self._queried.inc(record.queried_tokens)
         self._reused.inc(record.reused_tokens)
@@ -234,6 +262,10 @@ class _Maker:
     def counters(self, name: str, text: str, *labels: str) -> Callable[..., Counter]:
         family = Counter(name, text, ["model_name", *labels], registry=self._registry)
         return lambda *values: family.labels(self._model_name, *values)
+
+    def gauges(self, name: str, text: str, label: str) -> Callable[[str], Gauge]:
+        family = Gauge(name, text, ["model_name", label], registry=self._registry)
+        return lambda value: family.labels(self._model_name, value)
 
     def histograms(
         self, name: str, text: str, buckets: tuple[float, ...], label: str

@@ -49,8 +49,6 @@ from deploy.settings import ApiSettings
 APPLICATION = "treeserve"
 MANY = 1_000_000
 """Requests that Serve lets through: the manager's own queue refuses, with the right answer."""
-START_TIMEOUT_S = 30.0
-"""For a session with a manager that is up."""
 LAST_WORDS_S = 2.0
 """For the error frames of answers that are cut off."""
 WATCH_S = 0.5
@@ -128,7 +126,7 @@ class Ingress:
                 map_error,
             )
         )
-        await self._link.start(START_TIMEOUT_S)
+        await self._link.start(config.llm.start_timeout_s)
         api = config.api
         description = await manager.describe.remote()
         backend = ServeBackend(

@@ -21,6 +21,8 @@ class LLMConfig(BaseModel):
         quantization: of the weights; only `none` is built.
         start_timeout_s: an actor that takes longer to load and answer is given up.
         step_timeout_s: a step that takes longer counts as lost.
+        trace_file: where the manager writes a timeline of its first steps, in Chrome's trace
+            format.
         num_threads: CPU threads of a rank; None leaves torch's own choice to a single rank, and
             shares a machine's cores between several.
     """
@@ -34,6 +36,7 @@ class LLMConfig(BaseModel):
     quantization: Literal["none"] = "none"
     start_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
     step_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
+    trace_file: Annotated[str, Field(min_length=1)] | None = None
     num_threads: Annotated[int, Field(ge=1, le=1024)] | None = None
 
     @field_validator("replicas")

@@ -45,7 +45,7 @@ def is_batch_invariant(loaded: LoadedModel) -> bool:
         for beside in (False, True)
         for step in _in_steps(loaded, cache, ids, beside)
     ]
-    return bool(loaded.least(all(verdicts)))
+    return bool(loaded.peers.least(all(verdicts)))
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ the length of the text (cached keys would be stale), damaged or missing weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +24,8 @@ from actors.decoder.kv_cache import KVCache, KVShape
 from actors.errors import ModelError
 from actors.llm.fused_llama import MODEL_TYPES as FUSED_TYPES
 from actors.llm.fused_llama import Foreign, FusedLlama
+from actors.llm.load_report import LoadReport, begin_report
+from actors.llm.peers import Alone, Peers
 from actors.llm.stock import StockModel
 from actors.weight_files import hash_files, weight_files
 
@@ -53,7 +55,7 @@ class LanguageModel(Protocol):
     def forward(self, batch: StepBatch, cache: KVCache) -> Tensor:
         """[outputs, vocab] logits, float32 at least; writes the K and V of the batch's rows.
 
-        Of the ranks of a split LLM only one has logits; the others give [0, vocab].
+        Of the ranks of a split LLM only one has logits; the others give no rows.
         """
 
 
@@ -63,7 +65,8 @@ class LoadedModel:
 
     Attributes:
         weights_hash: sha256 over the name and content of every weight file, sorted by name.
-        least: of a number that every rank of the LLM has, the least; all ranks ask together.
+        peers: the other ranks of the LLM.
+        report: what loading took.
     """
 
     model: LanguageModel
@@ -72,7 +75,8 @@ class LoadedModel:
     max_context_tokens: int
     num_parameters: int
     weights_hash: str
-    least: Callable[[int], int] = int
+    peers: Peers = field(default_factory=Alone)
+    report: LoadReport = field(default_factory=LoadReport)
 
 
 def load_model(path: Path, dtype: torch.dtype, device: torch.device) -> LoadedModel:
@@ -81,6 +85,7 @@ def load_model(path: Path, dtype: torch.dtype, device: torch.device) -> LoadedMo
     Raises:
         ModelError: it cannot be served; names the folder and the reason.
     """
+    end_report = begin_report()
     try:
         config = read_config(path)
         files = weight_files(path)
@@ -93,6 +98,7 @@ def load_model(path: Path, dtype: torch.dtype, device: torch.device) -> LoadedMo
             max_context(config),
             num_parameters,
             hash_files(files),
+            report=end_report(num_parameters),
         )
     except ModelError as error:
         raise ModelError(f"{path.name} cannot be served: {error}") from error

@@ -91,7 +91,11 @@ def make_rank(loaded: LoadedModel, options: RankOptions, num_sharing: int = 1) -
     )
     vocabulary = None if options.vocabulary is None else options.vocabulary()
     return Rank(
-        loaded, options.model_id, loaded.least(num_blocks), options.kv_block_tokens, vocabulary
+        loaded,
+        options.model_id,
+        loaded.peers.least(num_blocks),
+        options.kv_block_tokens,
+        vocabulary,
     )
 
 
@@ -140,6 +144,9 @@ class Rank:
             device=str(loaded.device),
             backend=self._model.backend,
             batch_invariant=is_batch_invariant(loaded),
+            num_held_parameters=loaded.report.num_parameters,
+            load_s=loaded.report.seconds,
+            peak_memory_bytes=loaded.report.peak_memory_bytes,
         )
 
     def describe(self) -> LLMDescription:
@@ -192,7 +199,7 @@ class Rank:
     def _run(self, message: StepMessage) -> StepReply:
         if not message.rows:
             return StepReply(message.epoch, message.step_id)
-        started = time.perf_counter()
+        started_at, started = time.time(), time.perf_counter()
         requests = self._tables.requests
         masks = self._begin_masks(message)
         batch = build_batch(message.rows, requests, self._cache.scratch_slot, self._loaded.device)
@@ -220,6 +227,8 @@ class Rank:
             sample_s=sampled - forwarded,
             noise_hits=noise_hits,
             noise_misses=noise_misses,
+            started_at=started_at,
+            waited_s=self._loaded.peers.take_waited_s(),
         )
 
     def _begin_masks(self, message: StepMessage) -> Future[dict[int, NodeMasks]] | None:

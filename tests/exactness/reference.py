@@ -59,7 +59,7 @@ class StockReference:
             ).logits[0, -1]
             if temperature:
                 noise = self._noise.get(seed, len(prompt_ids) + len(token_ids))
-                scores = scores + temperature * torch.from_numpy(noise)
+                scores = scores + temperature * torch.tensor(noise)
             best = scores.topk(2)
             token_ids.append(int(best.indices[0]))
             gaps.append(float(best.values[0] - best.values[1]))

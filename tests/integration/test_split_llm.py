@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from split_ranks import SplitRanks, client_of
 
 from actors.llm.config import LLMConfig
 from actors.llm.rank import RankOptions, load_rank
 from actors.request_manager.engine import Engine
 from actors.request_manager.generation import SpeculationOptions
 from actors.sampling import SamplingParams
+from tests.integration.split_ranks import SplitRanks, client_of
+from tests.unit.llm.tiny_models import tiny_model
 from tests.unit.near_rank import PROMPTS, NearRank, answers, ask, engine_over
 from tests.unit.request_manager.house import Watcher
 
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.integration
 
 NUM_LAYERS, NUM_KV_HEADS, HEAD_DIM = 4, 3, 8
 NUM_BLOCKS, BLOCK_TOKENS = 22, 4
+ONE_THREAD = LLMConfig(num_threads=1)
 OFF = SpeculationOptions(enabled=False)
 NUM_TOKENS = 24
 GRIDS = [(3, 1), (2, 1), (1, 2), (1, 3), (3, 2)]
@@ -67,15 +69,15 @@ def options(folder: Path, shards: int = 1, stages: int = 1) -> RankOptions:
         dtype="float64",
         kv_block_tokens=BLOCK_TOKENS,
         kv_memory_bytes=NUM_BLOCKS * BLOCK_TOKENS * largest,
-        llm=LLMConfig(num_threads=1),
+        llm=ONE_THREAD,
     )
 
 
-async def texts(engine: Engine) -> list[Sequence[int]]:
+async def texts(engine: Engine, num_tokens: int = NUM_TOKENS) -> list[Sequence[int]]:
     """Greedy and sampled, with speculation and without, while others are cancelled in mid-step."""
     sampled = SamplingParams(temperature=0.7, seed=5)
-    greedy = [ask(prompt, NUM_TOKENS) for prompt in PROMPTS]
-    requests = [*greedy, *(ask(prompt, NUM_TOKENS, sampling=sampled) for prompt in PROMPTS)]
+    greedy = [ask(prompt, num_tokens) for prompt in PROMPTS]
+    requests = [*greedy, *(ask(prompt, num_tokens, sampling=sampled) for prompt in PROMPTS)]
     requests += [replace(request, speculation=OFF) for request in requests]
     strays = [asyncio.create_task(first_event(engine, request)) for request in greedy]
     given = await answers(engine, requests)
@@ -92,12 +94,13 @@ async def first_event(engine: Engine, request) -> None:
 def whole(folder: Path) -> list[Sequence[int]]:
     """What one rank says."""
 
-    async def run() -> list[Sequence[int]]:
-        rank = NearRank(load_rank(options(folder)))
-        async with engine_over(rank, Watcher(), max_batch_tokens=16) as engine:
-            return await texts(engine)
+    return asyncio.run(texts_of_one_rank(options(folder), NUM_TOKENS))
 
-    return asyncio.run(run())
+
+async def texts_of_one_rank(asked: RankOptions, num_tokens: int) -> list[Sequence[int]]:
+    rank = NearRank(load_rank(asked))
+    async with engine_over(rank, Watcher(), max_batch_tokens=16) as engine:
+        return await texts(engine, num_tokens)
 
 
 @torch.inference_mode()
@@ -123,6 +126,21 @@ async def test_the_parts_together_say_what_the_whole_says(folder, whole, shards,
     assert ranks.num_starts == 1
     assert sum(step.preemptions for step in watcher.steps) > 0
     assert sum(sum(step.accepted.values()) for step in watcher.steps) > 5
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "opt", "qwen2"])
+async def test_models_of_other_families_are_split_too(tmp_path, family):
+    """Those without a fused forward pass as well; windows, biases, learnt positions, joined QKV."""
+    tiny_model(family).save_pretrained(tmp_path)
+    asked = RankOptions(
+        tmp_path, family, "float64", kv_block_tokens=4, kv_memory_bytes=1 << 20, llm=ONE_THREAD
+    )
+    wanted = await texts_of_one_rank(asked, 8)
+    async with (
+        client_of(SplitRanks(asked, 2, 2)) as client,
+        engine_over(client, Watcher(), max_batch_tokens=16, num_groups=2) as engine,
+    ):
+        assert await texts(engine, 8) == wanted
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])

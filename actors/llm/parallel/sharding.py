@@ -43,13 +43,14 @@ class Sharding:
         self._world = world
         self._config = config
         self._width = world.grid.tensor_parallel
-        self._grain = GRAIN if config.intermediate_size >= GRAIN * self._width else 1
+        self._grain = GRAIN if _inner_size(config) >= GRAIN * self._width else 1
         self._policies: dict[type, Foreign] = {}
         if self._width > 1:
             self._policies = dict(_policies(skeleton))
-            if config.num_key_value_heads < self._width:
+            num_key_heads = _num_key_heads(config)
+            if num_key_heads < self._width:
                 raise ModelError(
-                    f"its {config.num_key_value_heads} key heads cannot be split over "
+                    f"its {num_key_heads} key heads cannot be split over "
                     f"{self._width} ranks (llm.tensor_parallel)"
                 )
 
@@ -72,8 +73,11 @@ class Sharding:
         return box[0]
 
     def embedding(self, embedding: Foreign) -> Foreign:
-        """This rank's words of an embedding; a lookup adds up those of all shards."""
-        if self._width == 1:
+        """This rank's words of an embedding; a lookup adds up those of all shards.
+
+        One that does more than a lookup stays whole.
+        """
+        if self._width == 1 or type(embedding).forward is not nn.Embedding.forward:
             return embedding
         return VocabParallelEmbedding(
             embedding, self._world.stage_group, name="embed_tokens", tp_meta=self._meta
@@ -116,6 +120,18 @@ class SummedLinear(Linear):
         """[N, this shard's in] to [N, out]."""
         out = self._world.sum(super().__call__(rows))
         return out if self._added is None else out.add_(self._added)
+
+
+def _inner_size(config: Foreign) -> int:
+    """Of the products between attentions."""
+    for name in ("intermediate_size", "ffn_dim"):
+        if size := getattr(config, name, None):
+            return int(size)
+    return int(config.hidden_size)
+
+
+def _num_key_heads(config: Foreign) -> int:
+    return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
 
 
 def _policies(skeleton: nn.Module) -> list[tuple[type, Foreign]]:

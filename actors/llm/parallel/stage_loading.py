@@ -4,39 +4,27 @@ The model is built without weights. Those of the rank's own stage are then read 
 each layer is cut to the rank's shard before the next is read, so no rank ever holds the whole
 model, nor its whole stage. Weights are found by the names that the model's modules have: files
 that name them otherwise are refused.
-
-Covers the models of the fused forward pass.
 """
 
 from __future__ import annotations
 
-import logging
-import resource
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
 
-from actors.decoder.linear import Head
 from actors.errors import ModelError
-from actors.llm.fused_llama import Foreign, take_layers
+from actors.llm.load_report import begin_report
 from actors.llm.loading import LoadedModel, can_be_fused, max_context, read_config
 from actors.llm.parallel.grid import split_layers
+from actors.llm.parallel.parts import FusedPart, Part, StockPart
 from actors.llm.parallel.sharding import Sharding
-from actors.llm.parallel.stage_model import StageHead, StageModel
+from actors.llm.parallel.skeleton import Placeholder, Skeleton
+from actors.llm.parallel.stage_model import StageModel
 from actors.llm.parallel.world import World
 from actors.weight_files import hash_files, weight_files
-
-logger = logging.getLogger(__name__)
-
-LAYERS = "model.layers"
-EMBEDDING = "model.embed_tokens"
-NORM = "model.norm"
-HEAD = "lm_head"
 
 
 def load_stage(path: Path, dtype: torch.dtype, device: torch.device, world: World) -> LoadedModel:
@@ -45,35 +33,25 @@ def load_stage(path: Path, dtype: torch.dtype, device: torch.device, world: Worl
     Raises:
         ModelError: the model cannot be served, or not by so many ranks; says why.
     """
-    started = time.perf_counter()
+    end_report = begin_report()
     try:
         config = read_config(path)
-        if not can_be_fused(config):
-            raise ModelError(
-                f"{config.model_type} cannot be split over ranks yet (llm.tensor_parallel, "
-                "llm.pipeline_parallel)"
-            )
+        context = max_context(config)
         files = weight_files(path)
-        loader = _StageLoader(config, WeightReader(files, dtype, device), world)
+        skeleton = Skeleton(config, dtype)
+        loader = _StageLoader(skeleton, WeightReader(files, dtype, device), world)
         model = loader.load(dtype)
     except ModelError as error:
         raise ModelError(f"{path.name} cannot be served: {error}") from error
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    logger.info(
-        "%s: %s, loaded in %.1f s, at most %d MiB resident",
-        world.grid,
-        loader.describe(),
-        time.perf_counter() - started,
-        peak_bytes >> 20,
-    )
     return LoadedModel(
         model,
         dtype,
         device,
-        max_context(config),
-        loader.num_parameters,
+        context,
+        skeleton.num_parameters,
         hash_files(files) if world.grid.answers else "",
-        world.least,
+        world,
+        end_report(loader.num_held),
     )
 
 
@@ -99,27 +77,21 @@ class WeightReader:
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
 
-    def fill(
-        self, module: nn.Module, prefix: str, renamed: Mapping[str, str] | None = None
-    ) -> None:
-        """Give a module all of its weights; it is called `prefix` in the files.
+    def fill(self, module: nn.Module, names: Mapping[str, str]) -> None:
+        """Give a module weights.
 
         Args:
-            renamed: names in the files of weights that have others there.
+            names: what they are called in the files, by their names in the module.
 
         Raises:
             ModelError: one is missing or has another shape.
         """
-        names = {
-            name: (renamed or {}).get(f"{prefix}.{name}", f"{prefix}.{name}")
-            for name in module.state_dict()
-        }
         missing = [name for name in names.values() if name not in self]
         if missing:
             raise ModelError(f"missing keys: {', '.join(missing[:3])}")
         weights = {name: self._read(stored) for name, stored in names.items()}
         try:
-            module.load_state_dict(weights, assign=True)
+            module.load_state_dict(weights, strict=False, assign=True)
         except RuntimeError as error:
             raise ModelError(f"mismatched keys: {error}") from error
         module.requires_grad_(False)
@@ -135,65 +107,70 @@ class _StageLoader:
     """Loads the part of one rank.
 
     Args:
-        config: of the model.
+        skeleton: of the model.
         reader: of its weights.
         world: the ranks.
+
+    Attributes:
+        num_held: parameters of this rank's part, as far as it is loaded.
     """
 
-    def __init__(self, config: Foreign, reader: WeightReader, world: World) -> None:
-        self._config = config
+    def __init__(self, skeleton: Skeleton, reader: WeightReader, world: World) -> None:
+        self._skeleton = skeleton
         self._reader = reader
         self._world = world
-        with torch.device("meta"):
-            self._skeleton: Foreign = AutoModelForCausalLM.from_config(
-                config, attn_implementation="eager"
-            )
-        self._skeleton.eval()
-        self._sharding = Sharding(world, self._skeleton)
-        self.num_parameters = sum(weight.numel() for weight in self._skeleton.parameters())
-        sizes = [_size(layer) for layer in self._skeleton.model.layers]
-        self._head_shape: tuple[int, int] = self._skeleton.lm_head.weight.shape
-        head_size = _size(self._skeleton.lm_head)
-        grid = world.grid
-        self._own = split_layers(sizes, head_size, grid.pipeline_parallel)[grid.stage]
-        self._num_loaded = 0
-
-    def describe(self) -> str:
-        """For a person: what this rank holds."""
-        millions = self._num_loaded / 1e6
-        return f"layers {self._own.start} to {self._own.stop - 1}, {millions:.1f} M parameters"
+        self._grid = world.grid
+        self._sharding = Sharding(world, skeleton.model)
+        self.num_held = 0
 
     def load(self, dtype: torch.dtype) -> StageModel:
-        grid, body = self._world.grid, self._skeleton.model
+        skeleton, grid = self._skeleton, self._grid
+        head_size = _size(skeleton.head)
+        vocab_size = skeleton.head.weight.shape[0]
+        costs = [_size(layer) for layer in skeleton.layers]
+        own = split_layers(costs, head_size, grid.pipeline_parallel)[grid.stage]
+        skeleton.make_buffers(self._reader.device)
+        small = {name: name for name in skeleton.small_names}
+        self._reader.fill(skeleton.model, small)
         # Before the layers: whole, they are the largest pieces.
-        embedding = self._embedding() if grid.is_first_stage else None
-        head = self._head() if grid.is_last_stage else None
-        layers = body.layers
-        body.layers = nn.ModuleList()
-        for index in self._own:
-            self._reader.fill(layers[index], f"{LAYERS}.{index}")
-            body.layers.append(self._sharding.layer(layers[index]))
-            self._num_loaded += _size(body.layers[-1])
-        body.rotary_emb = type(body.rotary_emb)(config=self._config).to(self._reader.device)
-        taken, kv_shape = take_layers(self._config, body, self._sharding.product)
-        return StageModel(self._world, embedding, taken, head, kv_shape, *self._head_shape, dtype)
+        self._embedding()
+        widths = self._head() if grid.is_last_stage else []
+        for index in own:
+            self._fill(skeleton.layers[index], f"{skeleton.layers_name}.{index}")
+            skeleton.layers[index] = self._sharding.layer(skeleton.layers[index])
+            self.num_held += _size(skeleton.layers[index])
+        skeleton.keep(own)
+        return StageModel(self._world, self._part(), vocab_size, widths, skeleton.width, dtype)
 
-    def _embedding(self) -> Foreign:
-        embedding = self._skeleton.model.embed_tokens
-        self._reader.fill(embedding, EMBEDDING)
-        part = self._sharding.embedding(embedding)
-        self._num_loaded += _size(part)
-        return part
+    def _part(self) -> Part:
+        if can_be_fused(self._skeleton.model.config):
+            return FusedPart(self._skeleton, self._grid, self._sharding.product)
+        return StockPart(self._skeleton, self._grid)
 
-    def _head(self) -> StageHead:
-        norm, head = self._skeleton.model.norm, self._skeleton.lm_head
-        self._reader.fill(norm, NORM)
-        tied = self._config.tie_word_embeddings and f"{HEAD}.weight" not in self._reader
-        shared = {f"{HEAD}.weight": f"{EMBEDDING}.weight"} if tied else None
-        self._reader.fill(head, HEAD, shared)
-        part, widths = self._sharding.head(head)
-        self._num_loaded += _size(part) + _size(norm)
-        return StageHead(norm.weight.detach(), Head(part.weight, part.bias), widths)
+    def _embedding(self) -> None:
+        skeleton = self._skeleton
+        if not self._grid.is_first_stage:
+            skeleton.embedding = Placeholder(skeleton.embedding.weight)
+            return
+        self._fill(skeleton.embedding, skeleton.embedding_name)
+        skeleton.embedding = self._sharding.embedding(skeleton.embedding)
+        self.num_held += _size(skeleton.embedding)
+
+    def _head(self) -> list[int]:
+        """Returns how many words each shard has."""
+        skeleton = self._skeleton
+        own_name = f"{skeleton.head_name}.weight"
+        is_shared = skeleton.is_tied and own_name not in self._reader
+        if is_shared:
+            self._reader.fill(skeleton.head, {"weight": f"{skeleton.embedding_name}.weight"})
+        else:
+            self._fill(skeleton.head, skeleton.head_name)
+        skeleton.head, widths = self._sharding.head(skeleton.head)
+        self.num_held += _size(skeleton.head)
+        return widths
+
+    def _fill(self, module: nn.Module, prefix: str) -> None:
+        self._reader.fill(module, {name: f"{prefix}.{name}" for name in module.state_dict()})
 
 
 def _size(module: nn.Module) -> int:

@@ -1,4 +1,4 @@
-"""The forward pass of one rank among several: its share of its stage's layers.
+"""The forward pass of one rank among several: its part of its stage, and what goes to and fro.
 
 Hidden states come from the same shard of the stage before and go to that of the stage behind. Only
 the last rank has logits to give.
@@ -6,83 +6,55 @@ the last rank has logits to give.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from actors.decoder.batch import StepBatch
-from actors.decoder.decoder import Layers
-from actors.decoder.kv_cache import KVCache, KVShape
-from actors.decoder.linear import Head
-from actors.llm.fused_llama import chosen_logits
+from actors.decoder.kv_cache import KVCache
+from actors.llm.parallel.parts import Part
 from actors.llm.parallel.world import World
 
 
-@dataclass(frozen=True)
-class StageHead:
-    """What stands behind the last layer.
-
-    Attributes:
-        norm: [hidden] weight.
-        words: the head of this shard's words.
-        widths: words of each shard.
-    """
-
-    norm: Tensor
-    words: Head
-    widths: list[int]
-
-
 class StageModel:
-    """One rank's part of a model.
+    """One rank's part of a model; a `LanguageModel`.
 
     Args:
         world: the ranks.
-        embedding: of token ids, on the first stage.
-        layers: of the stage.
-        head: on the last stage.
-        kv_shape: of this rank's KV of one token.
+        part: what this one computes.
         vocab_size: of the whole model.
+        widths: words of each shard, on the last stage.
         width: of the hidden states.
         dtype: of the hidden states.
     """
 
-    backend = "fused"
-
     def __init__(
         self,
         world: World,
-        embedding: nn.Module | None,
-        layers: Layers,
-        head: StageHead | None,
-        kv_shape: KVShape,
+        part: Part,
         vocab_size: int,
+        widths: list[int],
         width: int,
         dtype: torch.dtype,
     ) -> None:
         self._world = world
-        self._embedding = embedding
-        self._layers = layers
-        self._head = head
-        self.kv_shape = kv_shape
+        self._part = part
+        self.backend = part.backend
+        self.kv_shape = part.kv_shape
         self.vocab_size = vocab_size
+        self._widths = widths
         self._width = width
         self._dtype = dtype
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: KVCache) -> Tensor:
-        """[outputs, vocab] logits on the rank that answers, [0, vocab] on the others."""
-        if self._embedding is None:
+        """[outputs, vocab] logits on the rank that answers, none on the others."""
+        grid, hidden = self._world.grid, None
+        if not grid.is_first_stage:
             hidden = self._world.receive(len(batch.token_ids), self._width, self._dtype)
-        else:
-            hidden = self._embedding(batch.token_ids)
-        norm = None if self._head is None else self._head.norm
-        hidden = self._layers.forward(hidden, norm, batch, cache)
-        if self._head is None:
-            self._world.pass_on(hidden)
-            return hidden.new_empty(0, self.vocab_size)
-        logits = chosen_logits(self._head.words, hidden, batch.outputs)
-        if len(self._head.widths) == 1 or not len(logits):
-            return logits
-        return self._world.gather(logits, self._head.widths)
+        out = self._part.forward(batch, cache, hidden)
+        if not grid.is_last_stage:
+            self._world.pass_on(out)
+            return out.new_empty(0, self.vocab_size)
+        if len(self._widths) == 1 or not len(out):
+            return out
+        return self._world.gather(out, self._widths)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from collections import Counter, deque
 from datetime import timedelta
 from typing import Any
@@ -32,7 +33,7 @@ Foreign = Any
 
 
 class World:
-    """The ranks of one LLM, as one of them sees them; one for a process.
+    """The ranks of one LLM, as one of them sees them; implements `Peers`. One for a process.
 
     Args:
         grid: the place of this rank.
@@ -52,6 +53,7 @@ class World:
         self._device = device
         self._comm = deepspeed.comm
         self._shards = grid.stages[grid.stage]
+        self._waited_s = 0.0
         self._sending: deque[tuple[Foreign, Tensor]] = deque()
 
     @classmethod
@@ -127,9 +129,16 @@ class World:
 
     def receive(self, num_rows: int, width: int, dtype: torch.dtype) -> Tensor:
         """[rows, width] from the stage before."""
+        since = time.perf_counter()
         rows = torch.empty(num_rows, width, dtype=dtype, device=self._device)
         self._comm.recv(rows, self.grid.previous)
+        self._waited_s += time.perf_counter() - since
         return rows
+
+    def take_waited_s(self) -> float:
+        """Seconds spent waiting for the stage before since the last call."""
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return waited_s
 
     def gather(self, columns: Tensor, widths: list[int]) -> Tensor:
         """Columns of all shards of the last stage, side by side on the rank that answers.
