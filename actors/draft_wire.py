@@ -23,7 +23,10 @@ from protos import speculation_pb2 as pb
 def encode_request(request: DraftRequest) -> pb.DraftRequest:
     """Raises ProtocolError if `request` breaks a bound or a number does not fit its field."""
     with naming("DraftRequest"):
-        encoded = pb.DraftRequest(sessions=[_encode_session(one) for one in request.sessions])
+        encoded = pb.DraftRequest(
+            sessions=[_encode_session(one) for one in request.sessions],
+            tokens_per_s=request.tokens_per_s,
+        )
     check_bounds(encoded)
     return encoded
 
@@ -31,7 +34,8 @@ def encode_request(request: DraftRequest) -> pb.DraftRequest:
 def decode_request(encoded: pb.DraftRequest) -> DraftRequest:
     """Raises ProtocolError if the request breaks a bound or a parameter is out of range."""
     check_bounds(encoded)
-    return DraftRequest(tuple(_decode_session(one) for one in encoded.sessions))
+    sessions = tuple(_decode_session(one) for one in encoded.sessions)
+    return DraftRequest(sessions, encoded.tokens_per_s)
 
 
 def encode_reply(reply: DraftReply) -> pb.DraftReply:

@@ -40,6 +40,8 @@ class DraftRequest:
     """Everything for one round of drafting."""
 
     sessions: tuple[DraftSession, ...] = ()
+    tokens_per_s: float = 0.0
+    """What all of them together commit: what the time is worth that trees take to grow."""
 
 
 @dataclass(frozen=True)

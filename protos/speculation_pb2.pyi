@@ -224,10 +224,12 @@ class DraftSession(_message.Message):
     def __init__(self, session_id: _Optional[int] = ..., keep_tokens: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., banned_early: _Optional[_Iterable[int]] = ..., max_nodes: _Optional[int] = ..., max_depth: _Optional[int] = ..., least_probability: _Optional[float] = ...) -> None: ...
 
 class DraftRequest(_message.Message):
-    __slots__ = ("sessions",)
+    __slots__ = ("sessions", "tokens_per_s")
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
     sessions: _containers.RepeatedCompositeFieldContainer[DraftSession]
-    def __init__(self, sessions: _Optional[_Iterable[_Union[DraftSession, _Mapping]]] = ...) -> None: ...
+    tokens_per_s: float
+    def __init__(self, sessions: _Optional[_Iterable[_Union[DraftSession, _Mapping]]] = ..., tokens_per_s: _Optional[float] = ...) -> None: ...
 
 class Draft(_message.Message):
     __slots__ = ("session_id", "unknown_session", "token_ids", "parents", "scores")

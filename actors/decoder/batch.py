@@ -72,6 +72,18 @@ class StepBatch:
             num_slots,
         )._on(device)
 
+    def paired(self) -> StepBatch:
+        """The same with a lone row run twice, for kernels that sum in another order for one row
+        than for several; the copy writes to the scratch slot."""
+        if len(self.token_ids) > 1:
+            return self
+        span = self.spans[0]
+        places = span.places[: span.start + len(span.tree)].copy()
+        places[-1] = self.num_slots - 1
+        pair = (span, replace(span, first_row=1, places=places))
+        outputs = self.outputs.cpu().numpy()
+        return StepBatch.of(pair, outputs, self.num_slots, self.token_ids.device)
+
     @cached_property
     def attention(self) -> tuple[tuple[AttentionGroup, ...], Tensor | None]:
         """See `group_attention`."""

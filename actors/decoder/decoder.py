@@ -1,89 +1,60 @@
-"""The layers of a Llama-like decoder in few operations.
+"""The layers of a Llama-like decoder over a paged cache, as fast as the machine allows.
 
-Q, K and V are one product, gate and up another, and weights are packed (`actors.decoder.linear`).
-Knows nothing of requests, heads over the vocabulary or where weights come from; CPU and CUDA alike.
+Two implementations behind one interface: native code for CPUs, and torch operations for every
+device and type. Both give a row the same result whatever else is in the step; they differ from
+each other in the last bits. Knows nothing of requests, heads over the vocabulary or where weights
+come from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Protocol
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from actors.decoder.batch import StepBatch
 from actors.decoder.kv_cache import KVCache
-from actors.decoder.linear import Linear
-from actors.decoder.row_ops import LayerRules, RowOps
+from actors.decoder.layer_weights import DecoderShape, LayerWeights, Rotary
+from actors.decoder.native.decoder import NativeDecoder
+from actors.decoder.native.kernels import native_kernels
+from actors.decoder.torch_decoder import TorchDecoder, Total
 
 
-@dataclass(frozen=True)
-class Layer:
-    """The weights of one layer; norms are [hidden]."""
+class Decoder(Protocol):
+    """Embedding, layers and last norm, or those of them that there are."""
 
-    input_norm: Tensor
-    qkv: Linear
-    rules: LayerRules
-    out: Linear
-    post_norm: Tensor
-    gate_up: Linear
-    down: Linear
+    def add_layer(self, weights: LayerWeights) -> None:
+        """The next layer. Weights are copied into the order that suits the machine."""
 
-
-class Layers:
-    """Layers one after another.
-
-    Args:
-        ops: the work between products.
-        layers: in order.
-    """
-
-    def __init__(self, ops: RowOps, layers: Sequence[Layer]) -> None:
-        self._ops = ops
-        self._layers = tuple(layers)
-
-    @torch.inference_mode()
-    def forward(
-        self, residual: Tensor, final_norm: Tensor | None, batch: StepBatch, cache: KVCache
-    ) -> Tensor:
-        """[N, hidden] states of the batch's rows behind the last layer; writes their K and V.
-
-        Args:
-            residual: [N, hidden] states before the first layer; changed.
-            final_norm: [hidden] weight of a norm behind the last layer, or None.
-        """
-        ops = self._ops
-        rotations = ops.rotations(batch)
-        delta: Tensor | None = None
-        with ops.context():
-            for layer, kv in zip(self._layers, cache.layers, strict=True):
-                qkv = layer.qkv(ops.add_norm(residual, delta, layer.input_norm))
-                attended = ops.attention(qkv, layer.rules, kv, batch, rotations)
-                rows = ops.add_norm(residual, layer.out(attended), layer.post_norm)
-                delta = layer.down(ops.activation(layer.gate_up(rows)))
-            if final_norm is None:
-                return residual if delta is None else residual.add_(delta)
-            return ops.add_norm(residual, delta, final_norm)
-
-
-class Decoder:
-    """Embedding, layers and last norm.
-
-    Args:
-        embedding: [vocab, hidden].
-        layers: between them.
-        final_norm: [hidden].
-    """
-
-    def __init__(self, embedding: Tensor, layers: Layers, final_norm: Tensor) -> None:
-        self._embedding = embedding
-        self._layers = layers
-        self._final_norm = final_norm
-
-    @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: KVCache) -> Tensor:
         """[N, hidden] normalised states of the batch's rows; writes the rows' K and V."""
-        residual = F.embedding(batch.token_ids, self._embedding)
-        return self._layers.forward(residual, self._final_norm, batch, cache)
+
+    def run(self, hidden: Tensor, batch: StepBatch, cache: KVCache) -> Tensor:
+        """The same for rows whose embeddings, or states before the first layer, are given.
+
+        Args:
+            hidden: [N, hidden]; changed.
+        """
+
+
+def new_decoder(
+    shape: DecoderShape,
+    rotary: Rotary,
+    embedding: Tensor,
+    final_norm: Tensor | None,
+    total: Total | None = None,
+) -> Decoder:
+    """A decoder without layers yet.
+
+    Args:
+        rotary: the model's own.
+        embedding: [vocab, hidden], of the type and on the device that is computed in; of no rows if
+            only `run` is called.
+        final_norm: [hidden]; None for the states behind the last layer as they are.
+        total: adds up what the shards of a layer bring to the residual stream; None for a whole
+            layer.
+    """
+    kernels = native_kernels(embedding.dtype, embedding.device, shape)
+    if kernels is not None and total is None:
+        return NativeDecoder(kernels, shape, rotary, embedding, final_norm)
+    return TorchDecoder(shape, rotary, embedding, final_norm, total)

@@ -1,15 +1,19 @@
 """Linear layers with weights packed once for the kernels that will run them.
 
-On CPUs oneDNN keeps a weight in its own blocked order, which halves the time of a small step
-against `F.linear`. Elsewhere, and for types that oneDNN does not take here, a layer is plain
-`F.linear`. Packing copies: drop the original to have its memory back.
+Packing copies: drop the original to have its memory back.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from actors.decoder.layer_weights import Weights
+from actors.decoder.native.kernels import Kernels, native_products
+from actors.decoder.native.packed import PackedMatrix
 
 _ops = torch.ops.mkldnn
 _BATCH_HINT = 16
@@ -29,52 +33,83 @@ def can_pack(weight: Tensor) -> bool:
 
 
 class Linear:
-    """y = x W^T + b.
+    """A linear layer over torch operations.
 
-    Args:
-        weight: [out, in].
-        bias: [out] or None.
+    On CPUs oneDNN keeps a matrix in its own blocked order, which halves the time of a small step
+    against `F.linear`. Elsewhere, and for types that oneDNN does not take here, it is `F.linear`.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self._packed = can_pack(weight)
-        self._bias = None if bias is None else bias.detach()
-        weight = weight.detach()
-        self._weight = _ops._reorder_linear_weight(weight, _BATCH_HINT) if self._packed else weight
+    def __init__(self, weights: Weights) -> None:
+        matrix = weights.matrix.detach()
+        self._packed = can_pack(matrix)
+        self._bias = None if weights.bias is None else weights.bias.detach()
+        self._matrix = _ops._reorder_linear_weight(matrix, _BATCH_HINT) if self._packed else matrix
 
     def __call__(self, rows: Tensor) -> Tensor:
         """[N, in] to [N, out]."""
         if self._packed:
-            out: Tensor = _ops._linear_pointwise(rows, self._weight, self._bias, "none", [], "")
+            out: Tensor = _ops._linear_pointwise(rows, self._matrix, self._bias, "none", [], "")
             return out
-        return F.linear(rows, self._weight, self._bias)
+        return F.linear(rows, self._matrix, self._bias)
 
 
-class Head:
-    """The last product, with float32 logits whatever the weights are.
+class Product(Protocol):
+    """[N, in] rows to [N, out], float32 at least."""
 
-    In bfloat16 large logits lie so far apart that many tie. The packed kernels return the type of
-    their input, so on CPUs the head alone is kept in float32: no slower, since their float32
-    products are fast, at twice the memory for this one matrix.
+    def __call__(self, rows: Tensor) -> Tensor: ...
 
-    Args:
-        weight: [vocab, hidden].
-        bias: [vocab] or None.
+
+def precise_product(weights: Weights) -> Product:
+    """The product with a matrix, with sums that are not rounded to the type of its elements.
+
+    In bfloat16 large logits lie so far apart that many tie; so heads are computed like this.
     """
+    matrix = weights.matrix
+    kernels = native_products(matrix.dtype, matrix.device)
+    if kernels is not None and matrix.shape[1] % 2 == 0:
+        return NativeProduct(kernels, weights)
+    if matrix.device.type == "cpu":
+        return _WideProduct(weights)
+    return _MixedProduct(weights)
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self.vocab_size = weight.shape[0]
-        self._on_cpu = weight.device.type == "cpu"
-        self._exact = torch.promote_types(weight.dtype, torch.float32)
-        self._bias = None if bias is None else bias.detach().to(self._exact)
-        self._weight = weight.detach()
-        if self._on_cpu:
-            self._linear = Linear(self._weight.to(self._exact), self._bias)
-            del self._weight
+
+class NativeProduct:
+    """With native code, for CPUs."""
+
+    def __init__(self, kernels: Kernels, weights: Weights) -> None:
+        self._kernels = kernels
+        self._matrix = PackedMatrix(weights.matrix, weights.bias)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """[N, hidden] to [N, vocab], float32 at least."""
-        if self._on_cpu:
-            return self._linear(rows.to(self._exact))
-        logits = torch.mm(rows, self._weight.t(), out_dtype=self._exact)
-        return logits if self._bias is None else logits.add_(self._bias)
+        return self._kernels.product(rows, self._matrix)
+
+
+class _WideProduct:
+    """With the matrix kept in float32 at least, at twice the memory: oneDNN returns the type of its
+    input, and its float32 products are fast."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._exact = torch.promote_types(weights.matrix.dtype, torch.float32)
+        bias = None if weights.bias is None else weights.bias.to(self._exact)
+        self._linear = Linear(Weights(weights.matrix.to(self._exact), bias))
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return self._linear(_paired(rows).to(self._exact))[: len(rows)]
+
+
+class _MixedProduct:
+    """With products that take one type and return another, where a device has them."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._exact = torch.promote_types(weights.matrix.dtype, torch.float32)
+        self._matrix = weights.matrix.detach()
+        self._bias = None if weights.bias is None else weights.bias.detach().to(self._exact)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        product = torch.mm(_paired(rows), self._matrix.t(), out_dtype=self._exact)[: len(rows)]
+        return product if self._bias is None else product.add_(self._bias)
+
+
+def _paired(rows: Tensor) -> Tensor:
+    """At least two: kernels for one row sum in another order."""
+    return rows.repeat(2, 1) if len(rows) == 1 else rows

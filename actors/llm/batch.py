@@ -21,9 +21,6 @@ def build_batch(
 ) -> StepBatch:
     """Lay the rows of a step out flat; there must be at least one.
 
-    A lone token is run twice (the copy writes to the scratch slot): kernels for one row sum in
-    another order than those for several.
-
     Args:
         requests: of the block tables after this step's grants.
         scratch_slot: a slot that is nobody's; the last of the cache.
@@ -35,12 +32,4 @@ def build_batch(
         spans.append(Span(row.tree, row.start, first, requests[row.request_id].slots))
         outputs.append(np.arange(first + row.first_output, first + len(row.tree)))
         first += len(row.tree)
-    if first == 1:
-        spans.append(_copy_of_lone(spans[0], scratch_slot))
     return StepBatch.of(spans, np.concatenate(outputs), scratch_slot + 1, device)
-
-
-def _copy_of_lone(span: Span, scratch_slot: int) -> Span:
-    places = span.places[: span.start + 1].copy()
-    places[-1] = scratch_slot
-    return Span(span.tree, span.start, 1, places)

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from actors.decoder.linear import Linear
+from actors.decoder.layer_weights import Weights
+from actors.decoder.linear import precise_product
 
 _FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Products that take the same rows and run as one."""
@@ -30,7 +31,9 @@ class Floor:
 
     def __init__(self, path: Path, dtype: torch.dtype) -> None:
         shapes = weight_shapes(path)
-        self._linears = [Linear(torch.randn(shape).to(dtype)) for shape in shapes]
+        self._products = [
+            precise_product(Weights(torch.randn(shape).to(dtype))) for shape in shapes
+        ]
         self._widths = [in_features for _, in_features in shapes]
         self._dtype = dtype
         self._rows: dict[int, dict[int, torch.Tensor]] = {}
@@ -44,8 +47,8 @@ class Floor:
                 width: torch.randn(num_rows, width).to(self._dtype) for width in set(self._widths)
             }
         since = time.perf_counter()
-        for linear, width in zip(self._linears, self._widths, strict=True):
-            linear(rows[width])
+        for product, width in zip(self._products, self._widths, strict=True):
+            product(rows[width])
         return time.perf_counter() - since
 
 

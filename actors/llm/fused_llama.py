@@ -9,17 +9,17 @@ Knows nothing of requests, trees or parallelism; CPU and CUDA alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from actors.decoder.batch import StepBatch
-from actors.decoder.decoder import Decoder, Layer, Layers
+from actors.decoder.decoder import new_decoder
 from actors.decoder.kv_cache import KVCache, KVShape
-from actors.decoder.linear import Head, Linear
-from actors.decoder.row_ops import LayerRules, row_ops
+from actors.decoder.layer_weights import DecoderShape, LayerRules, LayerWeights, Weights
+from actors.decoder.linear import precise_product
 
 Foreign = Any
 """Objects of transformers, which is not typed."""
@@ -38,77 +38,54 @@ class FusedLlama:
 
     def __init__(self, model: Foreign) -> None:
         body = model.model
-        self._head = Head(model.lm_head.weight, model.lm_head.bias)
-        self.vocab_size = self._head.vocab_size
-        layers, self.kv_shape = take_layers(model.config, body)
+        self._head = precise_product(weights_of(model.lm_head))
+        self.vocab_size = len(model.lm_head.weight)
+        shape = decoder_shape(model.config, body.layers)
+        self.kv_shape = shape.kv
         embedding, final_norm = body.embed_tokens.weight.detach(), body.norm.weight.detach()
-        self._decoder = Decoder(embedding, layers, final_norm)
+        self._decoder = new_decoder(shape, body.rotary_emb, embedding, final_norm)
+        for index in range(len(body.layers)):
+            self._decoder.add_layer(take_layer(body.layers[index], model.config))
+            body.layers[index] = nn.Identity()
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: KVCache) -> Tensor:
         """[outputs, vocab] logits, float32 at least; writes the rows' K and V."""
-        return chosen_logits(self._head, self._decoder.forward(batch, cache), batch.outputs)
+        hidden = self._decoder.forward(batch, cache)
+        return self._head(hidden.index_select(0, batch.outputs))
 
 
-def chosen_logits(head: Head, hidden: Tensor, outputs: Tensor) -> Tensor:
-    """[outputs, vocab] of [N, hidden] states; at least two rows, as everywhere (`build_batch`)."""
-    rows = outputs.repeat(2) if len(outputs) == 1 else outputs
-    return head(hidden.index_select(0, rows))[: len(outputs)]
-
-
-def joined(*parts: nn.Linear) -> Linear:
-    """Several products of the same rows as one."""
-    if len(parts) == 1:
-        return Linear(parts[0].weight, parts[0].bias)
-    weights: list[Tensor] = [part.weight.detach() for part in parts]
-    biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
-    weight = torch.cat(weights)
-    return Linear(weight, torch.cat(biases) if biases else None)
-
-
-def take_layers(
-    config: Foreign, body: Foreign, product: Callable[..., Linear] = joined
-) -> tuple[Layers, KVShape]:
-    """The layers of a body, taken away from it one by one, and the shape of their KV.
-
-    Args:
-        product: makes one product of modules that take the same rows.
-    """
-    attention, mlp = body.layers[0].self_attn, body.layers[0].mlp
+def decoder_shape(config: Foreign, layers: Sequence[Foreign]) -> DecoderShape:
+    """Sizes of a decoder of these layers; by their weights, since a shard has some of the heads."""
+    attention, mlp = layers[0].self_attn, layers[0].mlp
     head_dim: int = getattr(config, "head_dim", None) or (
         config.hidden_size // config.num_attention_heads
     )
-    # By the weights: a shard has some of the heads.
     heads, kv_heads = (
         len(part.weight) // head_dim for part in (attention.q_proj, attention.k_proj)
     )
-    shape = KVShape(len(body.layers), kv_heads, head_dim)
-    norm = body.layers[0].input_layernorm.weight
-    widths = (config.hidden_size, len(mlp.gate_proj.weight))
-    ops = row_ops(body.rotary_emb, norm, heads, shape, widths, config.rms_norm_eps)
-    layers = []
-    for index in range(len(body.layers)):
-        layers.append(_take(body.layers[index], config, product))
-        body.layers[index] = nn.Identity()
-    return Layers(ops, layers), shape
+    kv_shape = KVShape(len(layers), kv_heads, head_dim)
+    intermediate = len(mlp.gate_proj.weight)
+    return DecoderShape(heads, kv_shape, config.hidden_size, intermediate, config.rms_norm_eps)
 
 
-def _take(layer: Foreign, config: Foreign, product: Callable[..., Linear]) -> Layer:
+def take_layer(layer: Foreign, config: Foreign) -> LayerWeights:
+    """The weights of a transformers layer, or of one rank's part of it."""
     attention, mlp = layer.self_attn, layer.mlp
     query_norm = getattr(attention, "q_norm", None)
     key_norm = getattr(attention, "k_norm", None)
-    return Layer(
+    return LayerWeights(
         input_norm=layer.input_layernorm.weight.detach(),
-        qkv=product(attention.q_proj, attention.k_proj, attention.v_proj),
+        qkv=weights_of(attention.q_proj, attention.k_proj, attention.v_proj),
         rules=LayerRules(
             None if query_norm is None else query_norm.weight.detach(),
             None if key_norm is None else key_norm.weight.detach(),
             _window(attention, config),
         ),
-        out=product(attention.o_proj),
+        out=weights_of(attention.o_proj),
         post_norm=layer.post_attention_layernorm.weight.detach(),
-        gate_up=product(mlp.gate_proj, mlp.up_proj),
-        down=product(mlp.down_proj),
+        gate_up=weights_of(mlp.gate_proj, mlp.up_proj),
+        down=weights_of(mlp.down_proj),
     )
 
 
@@ -117,3 +94,12 @@ def _window(attention: Foreign, config: Foreign) -> int | None:
     if config.model_type == "mistral":
         return config.sliding_window  # type: ignore[no-any-return]
     return getattr(attention, "sliding_window", None)
+
+
+def weights_of(*parts: nn.Linear) -> Weights:
+    """Weights of layers that take the same rows, as one."""
+    detached = (
+        Weights(part.weight.detach(), None if part.bias is None else part.bias.detach())
+        for part in parts
+    )
+    return Weights.joined(*detached)

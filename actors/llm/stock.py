@@ -62,7 +62,8 @@ class StockModel:
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: KVCache) -> Tensor:
         """[outputs, vocab] logits, float32 at least; writes the rows' K and V."""
-        # At least two rows, as everywhere (see StepBatch).
+        # At least two rows, for the head too.
+        batch = batch.paired()
         outputs = batch.outputs.repeat(2) if len(batch.outputs) == 1 else batch.outputs
         logits = self.run(batch, cache, logits_to_keep=outputs)[: len(batch.outputs)]
         return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -68,6 +68,25 @@ class StepCost:
         return max(estimate, 0.1 * self._mean_s)
 
 
+class Rate:
+    """Tokens a second over recent steps."""
+
+    FORGET = 1 / 32
+
+    def __init__(self) -> None:
+        self._tokens = 0.0
+        self._seconds = 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """0 before anything was observed."""
+        return self._tokens / self._seconds if self._seconds else 0.0
+
+    def observe(self, num_tokens: int, seconds: float) -> None:
+        self._tokens += self.FORGET * (num_tokens - self._tokens)
+        self._seconds += self.FORGET * (seconds - self._seconds)
+
+
 class Acceptance:
     """Turns the drafters' own scores into measured probabilities of acceptance.
 
@@ -101,6 +120,19 @@ class Acceptance:
         return drafter, min(depth, self.DEPTH_CELLS - 1), level
 
 
+class Bar(NamedTuple):
+    """What drafts have to be worth.
+
+    Attributes:
+        least_probability: no node will be taken whose drafter gives its path a lower one, but by a
+            wrong score.
+        tokens_per_s: what all requests together commit: what a drafter's time is worth.
+    """
+
+    least_probability: float = 0.0
+    tokens_per_s: float = 0.0
+
+
 class Budget(Protocol):
     """Decides who is asked for drafts, and which draft nodes a step carries."""
 
@@ -111,8 +143,8 @@ class Budget(Protocol):
             num_draws: requests, with a tree or without, that get a token from the step anyway.
         """
 
-    def least_probability(self, num_draws: int, num_tokens: int) -> float:
-        """No node will be taken whose drafter gives its path a lower one, but by a wrong score."""
+    def bar(self, num_draws: int, num_tokens: int) -> Bar:
+        """For the drafts of a step that has so many draws and tokens without them."""
 
     def select(
         self, trees: Mapping[int, MergedTree], num_draws: int, num_tokens: int, room: int
@@ -136,8 +168,8 @@ class FixedBudget:
     def asks(self, drafter: str, num_draws: int) -> bool:
         return True
 
-    def least_probability(self, num_draws: int, num_tokens: int) -> float:
-        return 0.0
+    def bar(self, num_draws: int, num_tokens: int) -> Bar:
+        return Bar()
 
     def select(
         self, trees: Mapping[int, MergedTree], num_draws: int, num_tokens: int, room: int
@@ -159,16 +191,17 @@ class AdaptiveBudget:
         self.cost = StepCost()
         self._worth = DrafterWorth()
         self._beside_s = 0.0  # what a step takes beside the LLM, drafting included
+        self._rate = Rate()
 
     def asks(self, drafter: str, num_draws: int) -> bool:
         return self._worth.pays(drafter, num_draws)
 
-    def least_probability(self, num_draws: int, num_tokens: int) -> float:
+    def bar(self, num_draws: int, num_tokens: int) -> Bar:
         # A node that is taken raises tokens per second, and with it the bar for the next one: the
         # bar is lowest when there are none.
         seconds = self._beside_s + self.cost.seconds(num_tokens)
         bar = num_draws * self.cost.seconds_per_token / seconds if seconds else 0.0
-        return min(self.DOUBT * bar, 1.0)
+        return Bar(min(self.DOUBT * bar, 1.0), self._rate.tokens_per_s)
 
     def select(
         self, trees: Mapping[int, MergedTree], num_draws: int, num_tokens: int, room: int
@@ -189,6 +222,8 @@ class AdaptiveBudget:
         if not outcome.num_tokens:
             return  # releases alone: the LLM has not run
         self.cost.observe(outcome.num_tokens, outcome.step_s)
+        if outcome.only_decodes:
+            self._rate.observe(outcome.num_committed, outcome.total_s)
         beside_s = outcome.total_s - outcome.step_s
         self._beside_s += self.FORGET * (beside_s - self._beside_s)
         self._worth.observe(outcome)

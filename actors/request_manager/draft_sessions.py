@@ -21,7 +21,8 @@ class DraftSessions:
 
     def request(self, tasks: Sequence[DraftTask]) -> DraftRequest:
         """Brings every task's session up to date and asks for its tree."""
-        return DraftRequest(tuple(map(self._session, tasks)))
+        tokens_per_s = max((task.tokens_per_s for task in tasks), default=0.0)
+        return DraftRequest(tuple(map(self._session, tasks)), tokens_per_s)
 
     def confirm(self, request: DraftRequest, reply: DraftReply) -> None:
         """Note what the draft model holds now that it has answered `request`."""

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from actors.request_manager.budget import Bar
 from actors.request_manager.config import SpeculationConfig
 from actors.request_manager.ports import Draft, Drafter, DraftTask
 from actors.request_manager.turns import Turn
@@ -96,7 +97,7 @@ class Drafting:
             )
 
 
-def draft_task(turn: Turn, config: SpeculationConfig, least_probability: float) -> DraftTask | None:
+def draft_task(turn: Turn, config: SpeculationConfig, bar: Bar) -> DraftTask | None:
     """What to ask for a turn; None if drafts have no place in it."""
     request = turn.request
     wishes = request.asked.speculation
@@ -114,7 +115,8 @@ def draft_task(turn: Turn, config: SpeculationConfig, least_probability: float) 
         sampling=request.asked.sampling,
         max_nodes=max_nodes,
         max_depth=max_depth,
-        least_probability=least_probability,
+        least_probability=bar.least_probability,
+        tokens_per_s=bar.tokens_per_s,
         drafters=wishes.drafters,
         banned_early=request.banned_early,
     )

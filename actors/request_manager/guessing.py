@@ -54,8 +54,8 @@ class Guessing:
     async def ask(self, turns: Sequence[Turn]) -> Guesses:
         """One tree for each request that has drafts, cut to the request's own limits."""
         num_draws = sum(turn.draws for turn in turns)
-        least = self._budget.least_probability(num_draws, _num_tokens(turns))
-        tasks = [task for turn in turns if (task := draft_task(turn, self._config, least))]
+        bar = self._budget.bar(num_draws, _num_tokens(turns))
+        tasks = [task for turn in turns if (task := draft_task(turn, self._config, bar))]
         drafted = await self._drafting.ask(tasks, lambda name: self._budget.asks(name, num_draws))
         return Guesses(self._merge(tasks, drafted.drafts), drafted.asked)
 

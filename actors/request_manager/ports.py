@@ -50,6 +50,7 @@ class DraftTask:
         drafters: names of those that may be asked; None for all.
         banned_early: token ids that cannot be drawn before `sampling.min_tokens` output tokens.
         least_probability: nodes that are accepted with a lower one are of no use.
+        tokens_per_s: what all requests together commit: what a drafter's time is worth.
     """
 
     request_id: int
@@ -61,6 +62,7 @@ class DraftTask:
     drafters: tuple[str, ...] | None = None
     banned_early: tuple[int, ...] = ()
     least_probability: float = 0.0
+    tokens_per_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ writes over; only those of committed tokens belong to the sessions.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from actors.decoder.kv_cache import Slots
 from actors.ssm.candidates import CandidateRanker, DrawRules, Parent
 from actors.ssm.growth import Growth
 from actors.ssm.inference import FusedDraft
+from actors.ssm.pass_worth import PassWorth
 from actors.ssm.sessions import Session, SessionStore
 from actors.tree import CONTEXT, TokenTree
 
@@ -37,28 +39,37 @@ def catch_up(model: FusedDraft, store: SessionStore, session: Session, num_token
 
 
 def expand(
-    model: FusedDraft, ranker: CandidateRanker, store: SessionStore, sprouts: Sequence[Sprout]
+    model: FusedDraft,
+    ranker: CandidateRanker,
+    store: SessionStore,
+    sprouts: Sequence[Sprout],
+    worth: PassWorth,
+    tokens_per_s: float,
 ) -> None:
     """Grow every tree to its end; caches all tokens of each session.
 
-    Trees stop growing where there are no slots left for their nodes.
+    Trees stop growing where there are no slots left for their nodes, or where a pass does not pay.
+
+    Args:
+        worth: learns from the passes.
+        tokens_per_s: what a second is worth.
     """
     hidden = _run_pending(model, store, [sprout.session for sprout in sprouts])
+    _add_children(ranker, sprouts, model.logits(hidden))
     expanded = [_Expanded(sprout) for sprout in sprouts]
     free = store.tree_slots
     while True:
-        _add_children(ranker, sprouts, model.logits(hidden))
-        spans: list[Span] = []
-        first_row = 0
-        for tree in expanded:
-            taken = tree.trim(len(free))
-            if taken:
-                spans.append(tree.span(free[:taken], first_row))
-                first_row += taken
-                free = free[taken:]
-        if not spans:
+        growing = [sprout.growth for sprout in sprouts if sprout.growth.frontier]
+        promise = sum(growth.promise for growth in growing)
+        num_rows = min(sum(len(growth.frontier) for growth in growing), len(free))
+        if not num_rows or not worth.pays(promise, num_rows, tokens_per_s):
             return
-        hidden = model.forward(spans, store.cache)
+        since = time.perf_counter()
+        hidden = model.forward(_frontiers(expanded, free), store.cache)
+        free = free[num_rows:]
+        _add_children(ranker, sprouts, model.logits(hidden))
+        gain = sum(growth.gain for growth in growing)
+        worth.observe(promise, gain, num_rows, time.perf_counter() - since)
 
 
 class _Expanded:
@@ -87,6 +98,18 @@ class _Expanded:
         self._places = np.concatenate((self._places, slots))
         tree = TokenTree(tuple(self._token_ids), tuple(self._parents))
         return Span(tree, self._start, first_row, self._places, first_node)
+
+
+def _frontiers(expanded: Sequence[_Expanded], free: Slots) -> list[Span]:
+    """The frontiers of all trees, as far as there are slots for them."""
+    spans: list[Span] = []
+    first_row = 0
+    for tree in expanded:
+        taken = tree.trim(len(free) - first_row)
+        if taken:
+            spans.append(tree.span(free[first_row : first_row + taken], first_row))
+            first_row += taken
+    return spans
 
 
 def _run_pending(model: FusedDraft, store: SessionStore, sessions: Sequence[Session]) -> Tensor:

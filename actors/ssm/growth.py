@@ -65,6 +65,7 @@ class Growth:
         least_score: nodes with a lower path score are not kept.
         depth: of the nodes to expand next; 0 is the root.
         frontier: nodes to expand next; `CONTEXT` is the root.
+        gain: sum of the path scores of the children that were added last and kept.
         parents, token_ids, scores: of all nodes so far; a score is given the parent's acceptance.
     """
 
@@ -74,10 +75,12 @@ class Growth:
     least_score: float = 0.0
     depth: int = 0
     frontier: list[int] = field(default_factory=lambda: [CONTEXT])
+    gain: float = 0.0
     parents: list[int] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     _path_scores: list[float] = field(default_factory=list)
+    _kept: list[int] = field(default_factory=list)
 
     @property
     def num_children(self) -> int:
@@ -97,12 +100,16 @@ class Growth:
                 self.scores.append(score)
                 self._path_scores.append(path_score * score)
         self.depth += 1
-        grown = range(first, len(self.token_ids))
-        if self.depth >= self.max_depth or not self.num_children:
-            self.frontier = []
-        else:
-            kept = set(self._best())
-            self.frontier = [node for node in grown if node in kept]
+        self._kept = self._best()
+        grown = [node for node in self._kept if node >= first]
+        self.gain = sum(self._path_scores[node] for node in grown)
+        ends = self.depth >= self.max_depth or not self.num_children
+        self.frontier = [] if ends else grown
+
+    @property
+    def promise(self) -> float:
+        """Sum of the path scores of the nodes to expand next."""
+        return sum(self._path_scores[node] for node in self.frontier)
 
     def path(self, node: int) -> list[int]:
         """The tokens from the root's child down to `node`."""
@@ -114,11 +121,10 @@ class Growth:
 
     def result(self) -> tuple[TokenTree, tuple[float, ...]]:
         """The best `max_nodes` nodes, parents before children, and their scores."""
-        nodes = sorted(self._best())
-        tree = TokenTree(tuple(self.token_ids), tuple(self.parents)).restricted(nodes)
-        return tree, tuple(self.scores[node] for node in nodes)
+        tree = TokenTree(tuple(self.token_ids), tuple(self.parents)).restricted(self._kept)
+        return tree, tuple(self.scores[node] for node in self._kept)
 
     def _best(self) -> list[int]:
-        """Among equals the one that came first, so that no node outlives its parent."""
+        """In order; among equals the ones that came first, so that no node outlives its parent."""
         ranked = sorted(range(len(self.token_ids)), key=lambda node: -self._path_scores[node])
-        return ranked[: self.max_nodes]
+        return sorted(ranked[: self.max_nodes])

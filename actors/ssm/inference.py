@@ -11,14 +11,14 @@ from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from actors.decoder.attention_groups import Span
 from actors.decoder.batch import StepBatch
-from actors.decoder.decoder import Decoder, Layer, Layers
+from actors.decoder.decoder import new_decoder
 from actors.decoder.kv_cache import KVCache, KVShape
-from actors.decoder.linear import Linear
-from actors.decoder.row_ops import LayerRules, row_ops
+from actors.decoder.layer_weights import DecoderShape, LayerRules, LayerWeights, Weights
+from actors.decoder.linear import precise_product
 from actors.ssm.model import HEAD_DIM, NORM_EPS, Block, DraftModel, rotary_angles
 
 _CPU = torch.device("cpu")
@@ -44,15 +44,15 @@ class FusedDraft:
         self.kv_shape = KVShape(shape.num_layers, shape.num_heads, HEAD_DIM)
         self.cut_ids = model.cut_ids.long()
         self.vocab_size = len(model.embeddings)
-        rules = LayerRules(None, None, shape.window or None)
+        rules = LayerRules(window=shape.window or None)
+        sizes = DecoderShape(shape.num_heads, self.kv_shape, shape.width, shape.ff_width, NORM_EPS)
         with torch.inference_mode():
             embedding = model.project_in(model.embeddings).to(dtype)  # [vocab, width]
-            layers = [_fuse(cast("Block", block), rules, dtype) for block in model.layers]
-            self._head = Linear(model.head().to(dtype), model.bias.to(dtype))
-        widths = (shape.width, shape.ff_width)
-        ops = row_ops(_Rotary(), embedding, shape.num_heads, self.kv_shape, widths, NORM_EPS)
-        final_norm = model.norm.weight.to(dtype)
-        self._decoder = Decoder(embedding, Layers(ops, layers), final_norm)
+            final_norm = model.norm.weight.to(dtype)
+            self._decoder = new_decoder(sizes, _Rotary(), embedding, final_norm)
+            for block in model.layers:
+                self._decoder.add_layer(_take(cast("Block", block), rules, dtype))
+            self._head = precise_product(Weights(model.head().to(dtype), model.bias))
 
     def forward(self, spans: Sequence[Span], cache: KVCache) -> Tensor:
         """[rows, width] final states of all spans' rows; writes the rows' KV to the cache."""
@@ -61,7 +61,7 @@ class FusedDraft:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, width] final states to [rows, cut] float32 logits of our own."""
-        return self._head(hidden).to(torch.float32, copy=True)
+        return self._head(hidden)
 
 
 class _Rotary:
@@ -83,13 +83,16 @@ class _Rotary:
         self._cosines, self._sines = angles.cos(), angles.sin()
 
 
-def _fuse(block: Block, rules: LayerRules, dtype: torch.dtype) -> Layer:
-    return Layer(
+def _take(block: Block, rules: LayerRules, dtype: torch.dtype) -> LayerWeights:
+    def weights(layer: nn.Module) -> Weights:
+        return Weights(cast("nn.Linear", layer).weight.to(dtype))
+
+    return LayerWeights(
         input_norm=block.attention_norm.weight.to(dtype),
-        qkv=Linear(block.qkv.weight.to(dtype)),
+        qkv=weights(block.qkv),
         rules=rules,
-        out=Linear(block.attention_out.weight.to(dtype)),
+        out=weights(block.attention_out),
         post_norm=block.mlp_norm.weight.to(dtype),
-        gate_up=Linear(block.gate_up.weight.to(dtype)),
-        down=Linear(block.down.weight.to(dtype)),
+        gate_up=weights(block.gate_up),
+        down=weights(block.down),
     )

@@ -7,6 +7,7 @@ threads at once; knows no transport.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from actors.ssm.folder import DraftConfig, load_draft
 from actors.ssm.growth import BestFirst, Growth, Policy, Static
 from actors.ssm.inference import FusedDraft
 from actors.ssm.model import DraftModel
+from actors.ssm.pass_worth import PassWorth
 from actors.ssm.sessions import Session, SessionStore
 from actors.tree import TokenTree
 
@@ -85,6 +87,7 @@ class Speculator:
         self._store = SessionStore(
             self._model.kv_shape, self._model.dtype, options.ssm.kv_memory_bytes
         )
+        self._worth = PassWorth()
         _warm_up(self._model, self._store, options.ssm.max_nodes)
         self._description = DraftModelDescription(
             name=options.path.name,
@@ -113,7 +116,7 @@ class Speculator:
                 if session in ready
             }
             if sprouts:
-                expand(self._model, self._ranker, self._store, list(sprouts.values()))
+                self._grow(list(sprouts.values()), request.tokens_per_s)
         drafts = tuple(_answers(request.sessions, sessions, sprouts))
         return DraftReply(drafts, self._description.weights_version, *self.noise.take_counts())
 
@@ -141,6 +144,11 @@ class Speculator:
             if len(session.pending) <= MAX_PENDING_TOKENS:
                 ready.append(session)
         return ready
+
+    def _grow(self, sprouts: Sequence[Sprout], tokens_per_s: float) -> None:
+        # A static tree has the shape that it was asked to have, whatever it costs.
+        worth_per_s = tokens_per_s if self._policy.chooses else 0.0
+        expand(self._model, self._ranker, self._store, sprouts, self._worth, worth_per_s)
 
     def _sprout(self, asked: DraftSession, session: Session) -> Sprout:
         occurrences = None
@@ -184,6 +192,8 @@ def _answers(
 
 def _check(request: DraftRequest, vocab_size: int) -> None:
     """Raises ProtocolError for what would be wrong whatever the sessions hold."""
+    if not (math.isfinite(request.tokens_per_s) and request.tokens_per_s >= 0.0):
+        raise ProtocolError("tokens_per_s is not a rate")
     seen: set[int] = set()
     for asked in request.sessions:
         if asked.session_id in seen:

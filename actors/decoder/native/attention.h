@@ -197,14 +197,21 @@ struct Task {
   int64_t head, begin;
 };
 
-template <int kDim, class T>
-void attend_all(const Layer<T>& layer, const std::vector<Sequence>& sequences) {
+inline std::vector<Task> tasks_of(const std::vector<Sequence>& sequences, int64_t heads) {
   std::vector<Task> tasks;
   for (const Sequence& sequence : sequences)
     for (int64_t begin = sequence.first_node; begin < sequence.num_nodes; begin += kRowBlock)
-      for (int64_t head = 0; head < layer.heads.keys; ++head)
-        tasks.push_back({&sequence, head, begin});
-#pragma omp parallel for schedule(dynamic)
+      for (int64_t head = 0; head < heads; ++head) tasks.push_back({&sequence, head, begin});
+  return tasks;
+}
+
+template <class T>
+using Attend = void (*)(const Layer<T>&, const std::vector<Task>&);
+
+// Shared among the threads of the region it is called in, which have all finished when it returns.
+template <int kDim, class T>
+void attend_all(const Layer<T>& layer, const std::vector<Task>& tasks) {
+#pragma omp for schedule(dynamic)
   for (int64_t t = 0; t < int64_t(tasks.size()); ++t) {
     const Task& task = tasks[t];
     const int64_t end = std::min(task.begin + kRowBlock, task.sequence->num_nodes);
@@ -212,22 +219,15 @@ void attend_all(const Layer<T>& layer, const std::vector<Sequence>& sequences) {
   }
 }
 
-// `spans`: for each sequence first_row, num_nodes, start, is_chain, first_node, and where its places
-// and its nodes begin. `parents` and `depths` have one entry a node. Returns 0, or 1 for a head size
-// it was not built for.
+// Null for a head size that it was not built for.
 template <class T>
-int attend(const Layer<T>& layer, int64_t num_sequences, const int64_t* spans,
-           const int64_t* places, const int64_t* parents, const int64_t* depths) {
-  std::vector<Sequence> sequences;
-  for (const int64_t* s = spans; s != spans + 7 * num_sequences; s += 7)
-    sequences.push_back({s[0], s[1], s[2], bool(s[3]), s[4], places + s[5], parents + s[6],
-                         depths + s[6]});
-  switch (layer.heads.dim) {
-    case 32: attend_all<32>(layer, sequences); return 0;
-    case 64: attend_all<64>(layer, sequences); return 0;
-    case 96: attend_all<96>(layer, sequences); return 0;
-    case 128: attend_all<128>(layer, sequences); return 0;
-    default: return 1;
+Attend<T> attend_for(int64_t dim) {
+  switch (dim) {
+    case 32: return attend_all<32, T>;
+    case 64: return attend_all<64, T>;
+    case 96: return attend_all<96, T>;
+    case 128: return attend_all<128, T>;
+    default: return nullptr;
   }
 }
 

@@ -23,7 +23,15 @@ from actors.paths import cache_root
 logger = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("kernels.cpp", "attention.h", "best.h", "rows.h", "vectors.h")
+_SOURCES = (
+    "kernels.cpp",
+    "attention.h",
+    "best.h",
+    "layers.h",
+    "products.h",
+    "rows.h",
+    "vectors.h",
+)
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared")
 _COMPILE_TIMEOUT_S = 120.0
 

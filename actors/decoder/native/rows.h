@@ -1,4 +1,5 @@
-// What is done to each row by itself: norms, rotation, activation.
+// What is done to each row by itself: norms, rotation, activation. Rows are shared among the threads
+// of the region that a function is called in, which have all finished when it returns.
 #pragma once
 
 #include <cmath>
@@ -6,8 +7,6 @@
 #include "vectors.h"
 
 namespace {
-
-constexpr int64_t kManyRows = 24;  // from here on, rows are shared among threads
 
 template <class T>
 void rms_norm_row(const T* row, const T* weight, T* out, int64_t width, float eps) {
@@ -22,29 +21,15 @@ void rms_norm_row(const T* row, const T* weight, T* out, int64_t width, float ep
 }
 
 template <class T>
-void add_rms_norm(T* residual, const T* delta, const T* weight, T* out, int64_t rows, int64_t width,
-                  float eps) {
-#pragma omp parallel for if (rows >= kManyRows)
-  for (int64_t r = 0; r < rows; ++r) {
-    T* row = residual + r * width;
-    if (delta)
-      for (int64_t i = 0; i < width; i += kLanes)
-        store(row + i, load(row + i) + load(delta + r * width + i));
-    rms_norm_row(row, weight, out + r * width, width, eps);
-  }
+void rms_norm(const T* rows, const T* weight, T* out, int64_t count, int64_t width, float eps) {
+#pragma omp for schedule(static)
+  for (int64_t r = 0; r < count; ++r)
+    rms_norm_row(rows + r * width, weight, out + r * width, width, eps);
 }
 
-template <class T>
-void silu_mul(const T* gate_up, T* out, int64_t rows, int64_t width) {
-#pragma omp parallel for if (rows >= kManyRows)
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* gate = gate_up + r * 2 * width;
-    for (int64_t i = 0; i < width; i += kLanes) {
-      const Floats g = load(gate + i);
-      const Floats negative = g < -80.0f ? splat(80.0f) : -g;
-      store(out + r * width + i, g / (1.0f + exponential(negative)) * load(gate + width + i));
-    }
-  }
+inline Floats silu(Floats x) {
+  const Floats negative = x < -80.0f ? splat(80.0f) : -x;
+  return x / (1.0f + exponential(negative));
 }
 
 struct Heads {
@@ -59,7 +44,7 @@ void rotate_and_store(T* qkv, const float* cosine, const float* sine, const T* q
                       const T* key_norm, float eps, T* layer, int64_t num_slots,
                       const int64_t* slots, int64_t rows, Heads heads) {
   const int64_t dim = heads.dim, half = dim / 2;
-#pragma omp parallel for if (rows >= kManyRows)
+#pragma omp for schedule(static)
   for (int64_t r = 0; r < rows; ++r) {
     const float *c = cosine + r * dim, *s = sine + r * dim;
     for (int64_t h = 0; h < heads.queries + heads.keys; ++h) {

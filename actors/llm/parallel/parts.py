@@ -7,18 +7,21 @@ products and the embedding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from actors.decoder.batch import StepBatch
+from actors.decoder.decoder import new_decoder
 from actors.decoder.kv_cache import KVCache, KVShape
-from actors.decoder.linear import Head, Linear
-from actors.llm.fused_llama import Foreign, chosen_logits, take_layers
+from actors.decoder.layer_weights import LayerWeights, Weights
+from actors.decoder.linear import Product, precise_product
+from actors.llm.fused_llama import Foreign, decoder_shape, take_layer, weights_of
 from actors.llm.parallel.grid import Grid
 from actors.llm.parallel.skeleton import Skeleton
+from actors.llm.parallel.world import World
 from actors.llm.stock import StockModel
 
 
@@ -46,27 +49,45 @@ class FusedPart:
 
     Args:
         skeleton: with this rank's weights, which are taken away.
-        grid: the rank's place.
-        product: makes one product of modules that take the same rows.
+        world: the ranks.
     """
 
     backend = "fused"
 
-    def __init__(self, skeleton: Skeleton, grid: Grid, product: Callable[..., Linear]) -> None:
+    def __init__(self, skeleton: Skeleton, world: World) -> None:
+        grid, config, body = world.grid, skeleton.model.config, skeleton.body
         self._embedding: Foreign = skeleton.embedding
-        self._norm: Tensor | None = None
-        self._head: Head | None = None
+        self._head: Product | None = None
+        norm: Tensor = body.norm.weight.detach()
         if grid.is_last_stage:
-            self._norm = skeleton.body.norm.weight.detach()
-            self._head = Head(skeleton.head.weight, skeleton.head.bias)
-        config = skeleton.model.config
-        self._layers, self.kv_shape = take_layers(config, skeleton.body, product)
+            self._head = precise_product(weights_of(skeleton.head))
+        shape = decoder_shape(config, body.layers)
+        self.kv_shape = shape.kv
+        self._decoder = new_decoder(
+            shape,
+            body.rotary_emb,
+            norm.new_empty(0, shape.hidden),
+            norm if grid.is_last_stage else None,
+            world.sum if grid.tensor_parallel > 1 else None,
+        )
+        for index in range(len(body.layers)):
+            weights = take_layer(body.layers[index], config)
+            self._decoder.add_layer(weights if grid.shard == 0 else _without_sum_biases(weights))
+            body.layers[index] = nn.Identity()
 
     def forward(self, batch: StepBatch, cache: KVCache, hidden: Tensor | None) -> Tensor:
         if hidden is None:
             hidden = self._embedding(batch.token_ids)
-        hidden = self._layers.forward(hidden, self._norm, batch, cache)
-        return hidden if self._head is None else chosen_logits(self._head, hidden, batch.outputs)
+        hidden = self._decoder.run(hidden, batch, cache)
+        if self._head is None:
+            return hidden
+        return self._head(hidden.index_select(0, batch.outputs))
+
+
+def _without_sum_biases(weights: LayerWeights) -> LayerWeights:
+    """Of the products that are summed over shards one shard adds the bias."""
+    out, down = Weights(weights.out.matrix), Weights(weights.down.matrix)
+    return replace(weights, out=out, down=down)
 
 
 class StockPart:
@@ -89,10 +110,13 @@ class StockPart:
         self.kv_shape = self._stock.kv_shape
 
     def forward(self, batch: StepBatch, cache: KVCache, hidden: Tensor | None) -> Tensor:
-        self._call.incoming = hidden
+        # A lone row is run twice, as `StockModel` does.
+        self._call.incoming = (
+            hidden.repeat(2, 1) if hidden is not None and len(hidden) == 1 else hidden
+        )
         if self._gives_logits:
             return self._stock.forward(batch, cache)
-        return self._stock.run(batch, cache)
+        return self._stock.run(batch.paired(), cache)[: len(batch.token_ids)]
 
 
 class _StageCall:

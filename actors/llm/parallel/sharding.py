@@ -12,15 +12,14 @@ are shards is refused.
 from __future__ import annotations
 
 from deepspeed.inference.config import DeepSpeedInferenceConfig
-from deepspeed.module_inject import LinearAllreduce, replace_transformer_layer
+from deepspeed.module_inject import replace_transformer_layer
 from deepspeed.module_inject.auto_tp import AutoTP
 from deepspeed.module_inject.layers import VocabParallelEmbedding, VocabParallelLinear
 from deepspeed.module_inject.tp_shard import AutoTPMeta
-from torch import Tensor, nn
+from torch import nn
 
-from actors.decoder.linear import Linear
 from actors.errors import ModelError
-from actors.llm.fused_llama import Foreign, joined
+from actors.llm.fused_llama import Foreign
 from actors.llm.parallel.world import World
 
 GRAIN = 64
@@ -92,34 +91,9 @@ class Sharding:
         )
         return part, list(part._partition_sizes)
 
-    def product(self, *parts: Foreign) -> Linear:
-        """Products of the same rows as one, with a sum over the shards where AutoTP wants it."""
-        if isinstance(parts[0], LinearAllreduce):
-            return SummedLinear(self._world, parts[0].weight, parts[0].bias)
-        return joined(*parts)
-
     @property
     def _meta(self) -> AutoTPMeta:
         return AutoTPMeta.from_model_config(self._config, self._grain)
-
-
-class SummedLinear(Linear):
-    """A product of which each shard has some of the terms.
-
-    Args:
-        weight: [out, this shard's in].
-        bias: [out] or None; added once, to the sum.
-    """
-
-    def __init__(self, world: World, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__(weight)
-        self._world = world
-        self._added = None if bias is None else bias.detach()
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        """[N, this shard's in] to [N, out]."""
-        out = self._world.sum(super().__call__(rows))
-        return out if self._added is None else out.add_(self._added)
 
 
 def _inner_size(config: Foreign) -> int:

@@ -144,7 +144,7 @@ class _StageLoader:
 
     def _part(self) -> Part:
         if can_be_fused(self._skeleton.model.config):
-            return FusedPart(self._skeleton, self._grid, self._sharding.product)
+            return FusedPart(self._skeleton, self._world)
         return StockPart(self._skeleton, self._grid)
 
     def _embedding(self) -> None:

@@ -1,39 +1,145 @@
-"""Native kernels against plain arithmetic in float64, and to the last bit against themselves."""
+"""The native decoder against the torch one in float64, and to the last bit against itself."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from torch import Tensor
 
-from actors.decoder.batch import RowLayout
-from actors.decoder.kv_cache import KVShape
+from actors.decoder.attention_groups import Span
+from actors.decoder.batch import StepBatch
+from actors.decoder.decoder import new_decoder
+from actors.decoder.kv_cache import KVCache, KVShape
+from actors.decoder.layer_weights import DecoderShape, LayerRules, LayerWeights, Weights
+from actors.decoder.linear import NativeProduct, precise_product
 from actors.decoder.native import build
-from actors.decoder.native.kernels import HEAD_DIMS, Kernels, best_of_rows, native_kernels
+from actors.decoder.native.decoder import NativeDecoder
+from actors.decoder.native.kernels import HEAD_DIMS, best_of_rows, native_kernels
+from actors.decoder.torch_decoder import TorchDecoder
 from actors.tree import TokenTree
 
-EPS = 1e-5
 CPU = torch.device("cpu")
-NUM_SLOTS = 900
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+NUM_SLOTS, VOCAB = 900, 50
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 8e-2}
+SHAPE = DecoderShape(6, KVShape(2, 2, 64), 80, 112, 1e-5)
+DTYPES = pytest.mark.parametrize("dtype", TOLERANCE)
 
 pytestmark = pytest.mark.skipif(build.native_library() is None, reason="no C++ compiler here")
 
 
-def make(dtype: torch.dtype, heads: int = 6, kv_heads: int = 2, head_dim: int = 64) -> Kernels:
-    kernels = native_kernels(dtype, CPU, heads, KVShape(1, kv_heads, head_dim), (64, 96), EPS)
-    assert kernels is not None
-    return kernels
-
-
-def close(ours: torch.Tensor, exact: torch.Tensor) -> None:
+def close(ours: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
     torch.testing.assert_close(
-        ours.double(), exact, rtol=TOLERANCE[ours.dtype], atol=TOLERANCE[ours.dtype]
+        ours.double(), exact.double(), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
     )
+
+
+class Rotary:
+    """Angles like any model's."""
+
+    def __init__(self, head_dim: int) -> None:
+        self._rates = 100.0 ** -(torch.arange(head_dim // 2, dtype=torch.float64) / head_dim)
+
+    def __call__(self, probe: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        angles = (positions[..., None] * self._rates).repeat(1, 1, 2)
+        return angles.cos().to(probe.dtype), angles.sin().to(probe.dtype)
+
+
+def random_layer(shape: DecoderShape, rules: LayerRules, *, biased: bool) -> LayerWeights:
+    dim = shape.kv.head_dim
+    heads = shape.num_heads + 2 * shape.kv.num_kv_heads
+
+    def weights(out: int, into: int) -> Weights:
+        bias = torch.randn(out) * 0.3 if biased else None
+        return Weights(torch.randn(out, into) * into**-0.5, bias)
+
+    return LayerWeights(
+        1 + 0.3 * torch.randn(shape.hidden),
+        weights(heads * dim, shape.hidden),
+        rules,
+        weights(shape.hidden, shape.num_heads * dim),
+        1 + 0.3 * torch.randn(shape.hidden),
+        weights(2 * shape.intermediate, shape.hidden),
+        weights(shape.hidden, shape.intermediate),
+    )
+
+
+def cast(layer: LayerWeights, dtype: torch.dtype) -> LayerWeights:
+    def to(weights: Weights) -> Weights:
+        bias = None if weights.bias is None else weights.bias.to(dtype)
+        return Weights(weights.matrix.to(dtype), bias)
+
+    norms = (layer.rules.query_norm, layer.rules.key_norm)
+    query_norm, key_norm = (None if norm is None else norm.to(dtype) for norm in norms)
+    return LayerWeights(
+        layer.input_norm.to(dtype),
+        to(layer.qkv),
+        replace(layer.rules, query_norm=query_norm, key_norm=key_norm),
+        to(layer.out),
+        layer.post_norm.to(dtype),
+        to(layer.gate_up),
+        to(layer.down),
+    )
+
+
+@dataclass
+class Model:
+    """The same weights as a decoder of a type, and in float64 as that type has them."""
+
+    shape: DecoderShape
+    layers: Sequence[LayerWeights]
+    embedding: Tensor
+    final_norm: Tensor
+
+    @classmethod
+    def random(
+        cls, shape: DecoderShape = SHAPE, rules: LayerRules | None = None, *, biased: bool = False
+    ) -> Model:
+        torch.manual_seed(shape.kv.head_dim)
+        layers = [
+            random_layer(shape, rules or LayerRules(), biased=biased)
+            for _ in range(shape.kv.num_layers)
+        ]
+        embedding = torch.randn(VOCAB, shape.hidden)
+        return cls(shape, layers, embedding, 1 + 0.3 * torch.randn(shape.hidden))
+
+    def native(self, dtype: torch.dtype) -> NativeDecoder:
+        rotary = Rotary(self.shape.kv.head_dim)
+        decoder = new_decoder(
+            self.shape, rotary, self.embedding.to(dtype), self.final_norm.to(dtype)
+        )
+        assert isinstance(decoder, NativeDecoder)
+        for layer in self.layers:
+            decoder.add_layer(cast(layer, dtype))
+        return decoder
+
+    def exact(self, dtype: torch.dtype) -> TorchDecoder:
+        decoder = TorchDecoder(
+            self.shape,
+            Rotary(self.shape.kv.head_dim),
+            self.embedding.to(dtype).double(),
+            self.final_norm.to(dtype).double(),
+        )
+        for layer in self.layers:
+            decoder.add_layer(cast(cast(layer, dtype), torch.float64))
+        return decoder
+
+    def cache(self, dtype: torch.dtype) -> KVCache:
+        return KVCache(self.shape.kv, 1, NUM_SLOTS, dtype, CPU)
+
+
+def batch_of(parts: Sequence[tuple[TokenTree, int, np.ndarray, int]]) -> StepBatch:
+    """A step of trees, each with where it starts, its slots and its first row's node."""
+    spans: list[Span] = []
+    first_row = 0
+    for tree, start, places, first_node in parts:
+        spans.append(Span(tree, start, first_row, places, first_node))
+        first_row += spans[-1].num_rows
+    return StepBatch.of(spans, np.empty(0, dtype=np.int64), NUM_SLOTS + 1, CPU)
 
 
 def random_tree(chance: random.Random, size: int) -> TokenTree:
@@ -41,120 +147,150 @@ def random_tree(chance: random.Random, size: int) -> TokenTree:
     return TokenTree(tuple(range(size)), tuple(parents))
 
 
-def lay_out(
-    trees: Sequence[TokenTree], starts: Sequence[int], slots: Sequence[int]
-) -> tuple[RowLayout, torch.Tensor]:
-    """Requests over consecutive runs of `slots`, and each row's own slot."""
-    spans, own, first, begin = [], [], 0, 0
-    for tree, start in zip(trees, starts, strict=True):
-        spans.append((first, len(tree), start, tree.is_chain, 0, begin, first))
-        own.extend(slots[begin + start : begin + start + len(tree)])
-        first += len(tree)
-        begin += start + len(tree)
-    layout = RowLayout(
-        torch.tensor(spans, dtype=torch.int64),
-        torch.tensor(slots[:begin]),
-        torch.tensor([parent for tree in trees for parent in tree.parents]),
-        torch.tensor([depth for tree in trees for depth in tree.depths]),
-    )
-    return layout, torch.tensor(own)
+def chain(chance: random.Random, size: int) -> TokenTree:
+    return TokenTree.chain(chance.randrange(VOCAB) for _ in range(size))
 
 
-def exact_attention(
-    qkv: torch.Tensor,
-    layer: torch.Tensor,
-    layout: RowLayout,
-    trees: Sequence[TokenTree],
-    heads: int,
-    window: int | None,
-) -> torch.Tensor:
-    kv_heads, head_dim = layer.shape[1], layer.shape[3]
-    out = torch.empty(len(qkv), heads, head_dim, dtype=torch.float64)
-    rows = qkv.view(len(qkv), -1, head_dim).double()
-    for tree, (first, _, start, _, _, begin, _) in zip(trees, layout.spans.tolist(), strict=True):
-        places = layout.places[begin:]
-        for node in range(len(tree)):
-            path = torch.tensor([*range(start), *(start + step for step in tree.path(node))])
-            keys = places[path][-window:] if window else places[path]
-            for head in range(heads):
-                k, v = layer[:, head * kv_heads // heads, keys].double()
-                scores = torch.softmax(k @ rows[first + node, head] * head_dim**-0.5, 0)
-                out[first + node, head] = scores @ v
-    return out.view(len(qkv), -1)
+def scattered(chance: random.Random, *lengths: int) -> list[np.ndarray]:
+    """Slots of their own for sequences."""
+    slots = np.asarray(chance.sample(range(NUM_SLOTS), sum(lengths)), dtype=np.int64)
+    return np.split(slots, np.cumsum(lengths)[:-1])
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("window", [None, 20])
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim"), [(9, 3, 64), (6, 1, 32), (2, 2, 96), (8, 2, 128)]
-)
-def test_attention_sees_the_prefix_and_its_own_path(dtype, window, heads, kv_heads, head_dim):
-    chance = random.Random(head_dim)
-    torch.manual_seed(head_dim)
+SHAPES = [
+    (SHAPE, LayerRules(), False),
+    (DecoderShape(9, KVShape(1, 3, 64), 576, 1536, 1e-5), LayerRules(), False),
+    (DecoderShape(6, KVShape(2, 1, 32), 48, 80, 1e-6), LayerRules(window=20), True),
+    (DecoderShape(2, KVShape(2, 2, 96), 64, 48, 1e-5), LayerRules(window=70), True),
+    (
+        DecoderShape(8, KVShape(2, 2, 128), 96, 64, 1e-5),
+        LayerRules(torch.linspace(0.5, 1.5, 128), torch.linspace(1.5, 0.5, 128)),
+        False,
+    ),
+]
+
+
+@DTYPES
+@pytest.mark.parametrize(("shape", "rules", "biased"), SHAPES)
+def test_it_computes_what_the_torch_decoder_computes(dtype, shape, rules, biased):
+    """Prefills, then trees and chains of all lengths in one step; states and KV."""
+    model, chance = Model.random(shape, rules, biased=biased), random.Random(shape.hidden)
+    native, exact = model.native(dtype), model.exact(dtype)
+    ours, theirs = model.cache(dtype), model.cache(torch.float64)
     trees = [
         TokenTree.chain(range(5)),
         random_tree(chance, 17),
-        TokenTree.chain([0]),
-        TokenTree.chain(range(90)),
-        random_tree(chance, 70),
+        TokenTree.chain([7]),
+        chain(chance, 90),
+        random_tree(chance, 50),
     ]
     starts = [0, 130, 64, 37, 200]
-    layout, _ = lay_out(trees, starts, chance.sample(range(NUM_SLOTS), NUM_SLOTS))
-    layer = torch.randn(2, kv_heads, NUM_SLOTS, head_dim).to(dtype)
-    qkv = torch.randn(sum(map(len, trees)), (heads + 2 * kv_heads) * head_dim).to(dtype)
-    ours = make(dtype, heads, kv_heads, head_dim).attend(qkv, layer, layout, window)
-    close(ours, exact_attention(qkv, layer, layout, trees, heads, window))
+    places = scattered(
+        chance, *(start + len(tree) for start, tree in zip(starts, trees, strict=True))
+    )
+    prefill = batch_of(
+        [
+            (chain(chance, start), 0, slots, 0)
+            for start, slots in zip(starts, places, strict=True)
+            if start
+        ]
+    )
+    close(native.forward(prefill, ours), exact.forward(prefill, theirs), dtype)
+    theirs.data.copy_(ours.data)  # a step is to be judged by itself
+    step = batch_of([(*part, 0) for part in zip(trees, starts, places, strict=True)])
+    close(native.forward(step, ours), exact.forward(step, theirs), dtype)
+    close(ours.data, theirs.data, dtype)
+    untouched = np.setdiff1d(np.arange(NUM_SLOTS + 1), np.concatenate(places))
+    assert not ours.data[:, :, :, untouched].any()
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@DTYPES
 def test_a_row_is_the_same_to_the_last_bit_whatever_stands_around_it(dtype):
-    """A path decoded in one chain, row by row, and through a tree, on shuffled slots."""
-    chance, kernels = random.Random(1), make(dtype)
-    torch.manual_seed(1)
-    start, path = 83, 12
-    rows = torch.randn(path, 10 * 64).to(dtype)
-    content = torch.randn(2, 2, start + path, 64).to(dtype)
+    """A text as a whole, row by row, and as the path through a tree beside another sequence."""
+    model, chance = Model.random(), random.Random(1)
+    decoder, start, path = model.native(dtype), 83, 12
+    text = [chance.randrange(VOCAB) for _ in range(start + path)]
 
-    def attend(tree: TokenTree, nodes: Sequence[int], first: int = 0) -> torch.Tensor:
-        """The path from its place `first` on, which lies on `nodes` of the tree."""
-        before = start + first
-        slots = chance.sample(range(NUM_SLOTS), NUM_SLOTS)
-        layout, _ = lay_out([random_tree(chance, 7), tree], [40, before], slots)
-        layer = torch.randn(2, 2, NUM_SLOTS, 64).to(dtype)
-        places = layout.places[layout.spans[1, 5] :]
-        layer[:, :, places[:before]] = content[:, :, :before]
-        qkv = torch.randn(7 + len(tree), 10 * 64).to(dtype)
-        for place, node in enumerate(nodes):
-            layer[:, :, places[before + node]] = content[:, :, before + place]
-            qkv[7 + node] = rows[first + place]
-        return kernels.attend(qkv, layer, layout, None)[[7 + node for node in nodes]]
+    def fresh() -> tuple[KVCache, np.ndarray, np.ndarray]:
+        return model.cache(dtype), *scattered(chance, 200, 60)
 
-    whole = attend(TokenTree.chain(range(path)), range(path))
-    wrong = [[*range(depth), 99] for depth in range(path)]
-    tree = TokenTree.from_paths([*wrong, list(range(path))])
-    nodes = tree.path(len(tree) - 1)
-    assert tree.path_tokens(nodes[-1]) == tuple(range(path))
-    assert torch.equal(attend(tree, nodes), whole)
-    for place in range(path):
-        assert torch.equal(attend(TokenTree.chain([0]), [0], place)[0], whole[place])
+    cache, slots, _ = fresh()
+    whole = decoder.forward(batch_of([(TokenTree.chain(text), 0, slots, 0)]), cache)
+    kv = cache.data[:, :, :, slots[: len(text)]]
+
+    cache, slots, other = fresh()
+    alone = [
+        decoder.forward(batch_of([(TokenTree.chain([token]), place, slots, 0)]), cache)
+        for place, token in enumerate(text)
+    ]
+    assert torch.equal(torch.cat(alone), whole)
+    assert torch.equal(cache.data[:, :, :, slots[: len(text)]], kv)
+
+    wrong = [[*text[start : start + depth], VOCAB - 1] for depth in range(path)]
+    tree = TokenTree.from_paths([*wrong, text[start:]])
+    nodes = list(tree.path(len(tree) - 1))
+    assert list(tree.path_tokens(nodes[-1])) == text[start:]
+    beside = batch_of([(random_tree(chance, 7), 0, other, 0), (tree, start, slots, 0)])
+    assert torch.equal(decoder.forward(beside, cache)[7:][nodes], whole[start:])
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@DTYPES
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 13, 14, 15, 28, 29, 57])
+def test_any_number_of_rows(dtype, num_rows):
+    """A step is cut into blocks of rows."""
+    model, chance = Model.random(), random.Random(num_rows)
+    decoder, text = model.native(dtype), chain(chance, 60)
+    (slots,) = scattered(chance, 60)
+    whole = decoder.forward(batch_of([(text, 0, slots, 0)]), model.cache(dtype))
+    first = TokenTree.chain(text.token_ids[:num_rows])
+    part = decoder.forward(batch_of([(first, 0, slots, 0)]), model.cache(dtype))
+    assert torch.equal(part, whole[:num_rows])
+
+
+@DTYPES
 @pytest.mark.parametrize("window", [None, 9])
 def test_a_tree_in_two_steps_is_the_tree_in_one(dtype, window):
     """The second step has the last nodes as rows and finds the first ones in the cache."""
-    chance, kernels, start, size, first_node = random.Random(2), make(dtype), 37, 21, 8
-    torch.manual_seed(2)
+    model = Model.random(rules=LayerRules(window=window))
+    chance, decoder, start, size, first_node = random.Random(2), model.native(dtype), 37, 21, 8
     for tree in (random_tree(chance, size), TokenTree.chain(range(size))):
-        slots = chance.sample(range(NUM_SLOTS), NUM_SLOTS)
-        layer = torch.randn(2, 2, NUM_SLOTS, 64).to(dtype)
-        qkv = torch.randn(size, 10 * 64).to(dtype)
-        whole, _ = lay_out([tree], [start], slots)
-        expected = kernels.attend(qkv, layer, whole, window)[first_node:]
-        spans = torch.tensor([[0, size, start, tree.is_chain, first_node, 0, 0]])
-        later = RowLayout(spans, whole.places, whole.parents, whole.depths)
-        ours = kernels.attend(qkv[first_node:].contiguous(), layer, later, window)
-        assert torch.equal(ours, expected)
+        cache = model.cache(dtype)
+        (slots,) = scattered(chance, start + size)
+        decoder.forward(batch_of([(chain(chance, start), 0, slots, 0)]), cache)
+        whole = decoder.forward(batch_of([(tree, start, slots, 0)]), cache)
+        later = decoder.forward(batch_of([(tree, start, slots, first_node)]), cache)
+        assert torch.equal(later, whole[first_node:])
+
+
+def test_activation_over_its_whole_range():
+    """Gates far out neither overflow nor turn into NaN."""
+    for scale in (1e2, 1e4):
+        model = Model.random()
+        layers = [
+            replace(layer, gate_up=Weights(layer.gate_up.matrix * scale)) for layer in model.layers
+        ]
+        model.layers = layers
+        (slots,) = scattered(random.Random(3), 30)
+        batch = batch_of([(TokenTree.chain(range(30)), 0, slots, 0)])
+        ours = model.native(torch.float32).forward(batch, model.cache(torch.float32))
+        exact = model.exact(torch.float32).forward(batch, model.cache(torch.float64))
+        torch.testing.assert_close(ours.double(), exact, rtol=1e-3, atol=1e-3)
+
+
+@DTYPES
+@pytest.mark.parametrize(("out", "into"), [(1, 16), (31, 48), (64, 576), (1000, 80)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_product_is_not_rounded_to_the_type_of_its_elements(dtype, out, into, biased):
+    torch.manual_seed(out)
+    matrix, rows = torch.randn(out, into).to(dtype), torch.randn(17, into).to(dtype)
+    bias = torch.randn(out) if biased else None
+    product = precise_product(Weights(matrix, bias))
+    assert isinstance(product, NativeProduct)
+    exact = rows.double() @ matrix.double().t() + (0 if bias is None else bias.double())
+    ours = product(rows)
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-4)
+    assert torch.equal(torch.cat([product(row[None]) for row in rows]), ours)
 
 
 @pytest.mark.parametrize("width", [7, 16, 250])
@@ -170,65 +306,15 @@ def test_the_best_of_each_row(width):
     whole = [0, *range(2, 9)]
     real = exact.gather(1, order)[whole] > 0
     assert torch.equal(places[whole][real], order[whole][real])
-    close(probabilities, exact.gather(1, order))
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_norm_adds_in_place(dtype):
-    residual, delta = torch.randn(30, 64).to(dtype), torch.randn(30, 64).to(dtype)
-    weight = torch.randn(64).to(dtype)
-    summed = (residual.double() + delta.double()).to(dtype)
-    ours = make(dtype).add_rms_norm(residual, delta, weight)
-    assert torch.equal(residual, summed)
-    exact = summed.double()
-    exact = exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + EPS) * weight.double()
-    close(ours, exact)
-    again = make(dtype).add_rms_norm(residual, None, weight)
-    assert torch.equal(residual, summed)
-    assert torch.equal(again, ours)
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_activation_over_its_whole_range(dtype):
-    gate = torch.linspace(-200, 200, 30 * 96).view(30, 96).to(dtype)
-    up = torch.randn(30, 96).to(dtype)
-    ours = make(dtype).silu_mul(torch.cat((gate, up), 1))
-    assert torch.isfinite(ours).all()
-    close(ours, F.silu(gate.double()) * up.double())
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("normed", [False, True])
-def test_rotation_and_what_goes_into_the_cache(dtype, normed):
-    heads, kv_heads, dim = 6, 2, 64
-    rows = torch.randn(27, (heads + 2 * kv_heads) * dim).to(dtype)
-    angles = torch.outer(torch.arange(27.0), torch.rand(dim // 2)).repeat(1, 2)
-    norms = [torch.randn(dim).to(dtype) if normed else None for _ in range(2)]
-    layer = torch.zeros(2, kv_heads, 50, dim, dtype=dtype)
-    slots = torch.randperm(50)[:27]
-    exact = rows.double().view(27, -1, dim)
-    if normed:
-        for part, weight in zip(
-            (slice(0, heads), slice(heads, heads + kv_heads)), norms, strict=True
-        ):
-            normal = torch.rsqrt(exact[:, part].square().mean(-1, keepdim=True) + EPS)
-            exact[:, part] = exact[:, part] * normal * weight.double()
-    turned = torch.cat((-exact[..., dim // 2 :], exact[..., : dim // 2]), -1)
-    rotated = exact * angles.cos().double()[:, None] + turned * angles.sin().double()[:, None]
-    ours = rows.clone()
-    make(dtype).rotate_and_store(ours, angles.cos(), angles.sin(), *norms, layer, slots)
-    close(ours.view(27, -1, dim)[:, : heads + kv_heads], rotated[:, : heads + kv_heads])
-    parts = ours.view(27, -1, dim)[:, heads:].unflatten(1, (2, kv_heads))
-    assert torch.equal(layer[:, :, slots], parts.permute(1, 2, 0, 3))
-    untouched = np.setdiff1d(np.arange(50), slots.numpy())
-    assert not layer[:, :, untouched].any()
+    close(probabilities, exact.gather(1, order), torch.float32)
 
 
 def test_shapes_that_do_not_fit_have_no_kernels():
-    shape = KVShape(1, 2, 64)
-    assert native_kernels(torch.float64, CPU, 6, shape, (64, 96), EPS) is None
-    assert native_kernels(torch.float32, CPU, 6, shape, (60, 96), EPS) is None
-    assert native_kernels(torch.float32, CPU, 6, KVShape(1, 2, 80), (64, 96), EPS) is None
+    assert native_kernels(torch.float32, CPU, SHAPE) is not None
+    assert native_kernels(torch.float64, CPU, SHAPE) is None
+    assert native_kernels(torch.float32, CPU, replace(SHAPE, hidden=60)) is None
+    assert native_kernels(torch.float32, CPU, replace(SHAPE, intermediate=60)) is None
+    assert native_kernels(torch.float32, CPU, replace(SHAPE, kv=KVShape(1, 2, 80))) is None
     assert 80 not in HEAD_DIMS
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from actors.request_manager.budget import Acceptance, AdaptiveBudget, FixedBudget
+from actors.request_manager.budget import Acceptance, AdaptiveBudget, Bar, FixedBudget
 from actors.request_manager.drafter_worth import StepOutcome
 from actors.request_manager.merge import MergedTree, merge
 from actors.request_manager.ports import Draft
@@ -90,10 +90,25 @@ def test_no_node_below_the_least_probability_is_ever_taken(num_draws: int) -> No
         budget = trained(chance.uniform(1e-3, 20e-3), chance.uniform(1e-4, 2e-3))
         scores = [chance.random() for _ in range(8)]
         chosen = budget.select({1: tree(*scores, width=8)}, num_draws, num_draws, 100)
-        least = budget.least_probability(num_draws, num_draws)
+        least = budget.bar(num_draws, num_draws).least_probability
         taken = chosen[1].path_scores if chosen else ()
         assert all(probability >= least for probability in taken)
-    assert FixedBudget().least_probability(num_draws, num_draws) == 0.0
+    assert FixedBudget().bar(num_draws, num_draws) == Bar()
+
+
+def test_a_second_is_worth_what_all_requests_commit_in_it() -> None:
+    budget = AdaptiveBudget()
+    assert budget.bar(2, 2).tokens_per_s == 0.0
+    for _ in range(300):
+        budget.observe(StepOutcome(2, 8, 6, 5, 20e-3, 25e-3))  # 5 tokens in 25 ms
+        budget.observe(StepOutcome(1, 600, 0, 0, 0.3, 0.3))  # a prefill says nothing of it
+    assert budget.bar(2, 2).tokens_per_s == pytest.approx(200.0)
+    for _ in range(300):
+        budget.observe(StepOutcome(2, 2, 0, 2, 10e-3, 10e-3))
+    assert budget.bar(2, 2).tokens_per_s == pytest.approx(200.0)
+    for _ in range(300):
+        budget.observe(StepOutcome(2, 2, 0, 2, 20e-3, 20e-3))
+    assert budget.bar(2, 2).tokens_per_s == pytest.approx(100.0, rel=1e-3)
 
 
 def test_choice_is_the_best_number_of_nodes() -> None:

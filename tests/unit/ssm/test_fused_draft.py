@@ -22,7 +22,7 @@ SHAPES = pytest.mark.parametrize("shape", [SHAPE, WINDOWED], ids=["full", "windo
 def _kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With native kernels where there are any, and without."""
     if request.param == "torch":
-        monkeypatch.setattr("actors.decoder.row_ops.native_kernels", lambda *_: None)
+        monkeypatch.setattr("actors.decoder.decoder.native_kernels", lambda *_: None)
 
 
 def expected(shape: DraftShape, tokens: list[int]) -> Tensor:

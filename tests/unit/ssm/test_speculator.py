@@ -121,6 +121,26 @@ def test_no_more_is_drafted_than_is_of_use() -> None:
     assert min(path_scores(useful)) >= least * (1 - 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("expansion", "stays_whole"), [("best_first", False), ((2, 2, 2, 1), True)]
+)
+def test_trees_stop_growing_where_time_is_dear(expansion, stays_whole) -> None:
+    """Once the cost of passes is known; a static tree has its shape whatever it costs."""
+    model, asked = speculator(expansion=expansion), session(1, text(1, 12))
+    (whole,) = drafted(model, asked)
+    again = dataclasses.replace(asked, keep_tokens=12, token_ids=())
+    (dear,) = model.draft(DraftRequest((again,), tokens_per_s=1e12)).drafts
+    assert max(whole.tree.depths) > 1
+    assert max(dear.tree.depths) == (max(whole.tree.depths) if stays_whole else 0)
+    assert same(drafted(model, again)[0], whole)
+
+
+@pytest.mark.parametrize("rate", [-1.0, math.nan, math.inf])
+def test_a_rate_that_is_none_is_refused(rate: float) -> None:
+    with pytest.raises(ProtocolError, match="tokens_per_s"):
+        speculator().draft(DraftRequest((session(1, text(1, 12)),), tokens_per_s=rate))
+
+
 def path_scores(draft: SessionDraft) -> list[float]:
     found: list[float] = []
     for parent, score in zip(draft.tree.parents, draft.scores, strict=True):

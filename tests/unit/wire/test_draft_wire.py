@@ -32,7 +32,7 @@ samplings = st.builds(
     min_tokens=st.integers(0, 2**31 - 1),
     seed=uint64,
 )
-requests = st.lists(
+sessions = st.lists(
     st.builds(
         DraftSession,
         session_id=uint64,
@@ -46,7 +46,8 @@ requests = st.lists(
         least_probability=scores,
     ),
     max_size=4,
-).map(lambda sessions: DraftRequest(tuple(sessions)))
+).map(tuple)
+requests = st.builds(DraftRequest, sessions, st.floats(0, 1e9))
 trees = st.one_of(
     st.lists(uint32, max_size=9).map(TokenTree.chain),
     st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=8).map(TokenTree.from_paths),
