@@ -9,7 +9,6 @@ Knows nothing of requests, trees or parallelism; CPU and CUDA alike.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,7 +39,7 @@ class FusedLlama:
         body = model.model
         self._head = precise_product(weights_of(model.lm_head))
         self.vocab_size = len(model.lm_head.weight)
-        shape = decoder_shape(model.config, body.layers)
+        shape = decoder_shape(model.config, body.layers[0], len(body.layers))
         self.kv_shape = shape.kv
         embedding, final_norm = body.embed_tokens.weight.detach(), body.norm.weight.detach()
         self._decoder = new_decoder(shape, body.rotary_emb, embedding, final_norm)
@@ -55,16 +54,16 @@ class FusedLlama:
         return self._head(hidden.index_select(0, batch.outputs))
 
 
-def decoder_shape(config: Foreign, layers: Sequence[Foreign]) -> DecoderShape:
-    """Sizes of a decoder of these layers; by their weights, since a shard has some of the heads."""
-    attention, mlp = layers[0].self_attn, layers[0].mlp
+def decoder_shape(config: Foreign, layer: Foreign, num_layers: int) -> DecoderShape:
+    """Sizes of a decoder of such layers; by their weights, since a shard has some of the heads."""
+    attention, mlp = layer.self_attn, layer.mlp
     head_dim: int = getattr(config, "head_dim", None) or (
         config.hidden_size // config.num_attention_heads
     )
     heads, kv_heads = (
         len(part.weight) // head_dim for part in (attention.q_proj, attention.k_proj)
     )
-    kv_shape = KVShape(len(layers), kv_heads, head_dim)
+    kv_shape = KVShape(num_layers, kv_heads, head_dim)
     intermediate = len(mlp.gate_proj.weight)
     return DecoderShape(heads, kv_shape, config.hidden_size, intermediate, config.rms_norm_eps)
 

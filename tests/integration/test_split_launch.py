@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from conftest import Server, wait_until
@@ -50,11 +52,14 @@ def answer_of(server: Server, **fields: object) -> tuple[list[int], list[int]]:
     return choice["prompt_token_ids"], choice["token_ids"]
 
 
-async def test_two_stages_say_what_one_rank_says_and_outlive_a_stage(server: Server) -> None:
+async def test_two_stages_say_what_one_rank_says_and_outlive_a_stage(
+    server: Server, tmp_path: Path
+) -> None:
+    timeline = tmp_path / "trace.json"
     ways = [{"temperature": 0}, {"temperature": 0.8, "seed": 3}]
     wanted = [await asyncio.to_thread(answer_of, server, **way) for way in ways]
     others = set(server.rank_pids())
-    async with launched(two_stages()) as running:
+    async with launched(two_stages(f", trace_file: '{timeline}'")) as running:
         asked = [
             GenerationRequest(
                 str(way),
@@ -69,7 +74,13 @@ async def test_two_stages_say_what_one_rank_says_and_outlive_a_stage(server: Ser
         given = await asyncio.gather(*(collect(running, request) for request in asked))
         assert given == [tokens for _, tokens in wanted]
         assert await collect(running, asked[1], kill=own[:1]) == wanted[1][1]
+        held = [line for line in running.metrics.text().splitlines() if "rank_parameters{" in line]
+        assert len(held) == 2
     wait_until(lambda: {process.pid for process in descendants("LLMRank")} == others)
+    events = json.loads(timeline.read_text().rstrip().rstrip(",") + "]")
+    spans = {(event["pid"], event["tid"], event["name"]) for event in events if event["ph"] == "X"}
+    assert {(1, 0, "forward"), (1, 1, "forward"), (1, 1, "wait"), (1, 1, "sample")} <= spans
+    assert {(0, group, "step") for group in (0, 1)} <= spans
 
 
 async def collect(

@@ -27,7 +27,7 @@ from tests.unit.request_manager.house import Watcher
 NUM_STAGES = 3
 NUM_REQUESTS = 6
 NUM_TOKENS = 24
-SECONDS_PER_ROW = 0.01
+SECONDS_PER_ROW = 0.02
 PROMPTS = [[5, token] for token in range(NUM_REQUESTS)]
 OFF = SpeculationOptions(enabled=False)
 

@@ -48,32 +48,39 @@ class FusedPart:
     """The fused forward pass.
 
     Args:
-        skeleton: with this rank's weights, which are taken away.
+        skeleton: with this rank's weights, but for layers, of which it needs none.
+        first_layer: of this rank; `add_layer` takes the others.
+        num_layers: of this rank.
         world: the ranks.
     """
 
     backend = "fused"
 
-    def __init__(self, skeleton: Skeleton, world: World) -> None:
-        grid, config, body = world.grid, skeleton.model.config, skeleton.body
+    def __init__(
+        self, skeleton: Skeleton, first_layer: Foreign, num_layers: int, world: World
+    ) -> None:
+        self._grid = grid = world.grid
+        self._config = skeleton.model.config
         self._embedding: Foreign = skeleton.embedding
         self._head: Product | None = None
-        norm: Tensor = body.norm.weight.detach()
+        norm: Tensor = skeleton.body.norm.weight.detach()
         if grid.is_last_stage:
             self._head = precise_product(weights_of(skeleton.head))
-        shape = decoder_shape(config, body.layers)
+        shape = decoder_shape(self._config, first_layer, num_layers)
         self.kv_shape = shape.kv
         self._decoder = new_decoder(
             shape,
-            body.rotary_emb,
+            skeleton.body.rotary_emb,
             norm.new_empty(0, shape.hidden),
             norm if grid.is_last_stage else None,
             world.sum if grid.tensor_parallel > 1 else None,
         )
-        for index in range(len(body.layers)):
-            weights = take_layer(body.layers[index], config)
-            self._decoder.add_layer(weights if grid.shard == 0 else _without_sum_biases(weights))
-            body.layers[index] = nn.Identity()
+        self.add_layer(first_layer)
+
+    def add_layer(self, layer: Foreign) -> None:
+        """The next layer; nothing of it is kept."""
+        weights = take_layer(layer, self._config)
+        self._decoder.add_layer(weights if self._grid.shard == 0 else _without_sum_biases(weights))
 
     def forward(self, batch: StepBatch, cache: KVCache, hidden: Tensor | None) -> Tensor:
         if hidden is None:

@@ -6,6 +6,8 @@ norms) is small and goes to every stage.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
@@ -46,7 +48,6 @@ class Skeleton:
         ]
         if len(lists) != 1:
             raise ModelError("its layers are not one list")
-        self.layers: list[Foreign] = list(lists[0])
         self.layers_name = names[lists[0]]
         self.embedding_name = names[self.embedding]
         self.head_name = names[self.head]
@@ -85,13 +86,28 @@ class Skeleton:
             if not name.startswith(tuple(f"{prefix}." for prefix in large))
         ]
 
-    def keep(self, own: range) -> None:
-        """Make it a model of these layers alone: layers count from 0, and others are gone."""
+    @property
+    def layers(self) -> Foreign:
+        """The module list of all layers."""
+        return self.model.get_submodule(self.layers_name)
+
+    def take_layer(self, index: int) -> Foreign:
+        """A layer, of which the model keeps nothing."""
+        layers = self.layers
+        layer, layers[index] = layers[index], nn.Identity()
+        return layer
+
+    def keep(self, layers: Iterable[Foreign], own: range) -> None:
+        """Make it a model of these layers alone, which count from 0.
+
+        Args:
+            own: where they stood before.
+        """
+        kept = nn.ModuleList(layers)
         config = self.model.config
         if kinds := getattr(config, "layer_types", None):
             config.layer_types = kinds[own.start : own.stop]
         config.num_hidden_layers = len(own)
-        kept = nn.ModuleList(self.layers[index] for index in own)
         for index, layer in enumerate(kept):
             module: Foreign
             for module in layer.modules():

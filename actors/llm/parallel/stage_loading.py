@@ -8,6 +8,7 @@ that name them otherwise are refused.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from actors.errors import ModelError
+from actors.llm.fused_llama import Foreign
 from actors.llm.load_report import begin_report
 from actors.llm.loading import LoadedModel, can_be_fused, max_context, read_config
 from actors.llm.parallel.grid import split_layers
@@ -135,17 +137,27 @@ class _StageLoader:
         # Before the layers: whole, they are the largest pieces.
         self._embedding()
         widths = self._head() if grid.is_last_stage else []
-        for index in own:
-            self._fill(skeleton.layers[index], f"{skeleton.layers_name}.{index}")
-            skeleton.layers[index] = self._sharding.layer(skeleton.layers[index])
-            self.num_held += _size(skeleton.layers[index])
-        skeleton.keep(own)
-        return StageModel(self._world, self._part(), vocab_size, widths, skeleton.width, dtype)
+        return StageModel(self._world, self._part(own), vocab_size, widths, skeleton.width, dtype)
 
-    def _part(self) -> Part:
-        if can_be_fused(self._skeleton.model.config):
-            return FusedPart(self._skeleton, self._world)
-        return StockPart(self._skeleton, self._grid)
+    def _part(self, own: range) -> Part:
+        skeleton, first = self._skeleton, own.start
+        if not can_be_fused(skeleton.model.config):
+            skeleton.keep([self._layer(index) for index in own], own)
+            return StockPart(skeleton, self._grid)
+        part = FusedPart(skeleton, self._layer(first), len(own), self._world)
+        for index in own[1:]:
+            part.add_layer(self._layer(index))
+        return part
+
+    def _layer(self, index: int) -> Foreign:
+        """This rank's part of a layer."""
+        layer = self._skeleton.take_layer(index)
+        self._fill(layer, f"{self._skeleton.layers_name}.{index}")
+        layer = self._sharding.layer(layer)
+        self.num_held += _size(layer)
+        # AutoTP leaves cycles behind that hold the layer before.
+        gc.collect()
+        return layer
 
     def _embedding(self) -> None:
         skeleton = self._skeleton
