@@ -3,7 +3,7 @@
 #   make serve [PORT=8000] [CONFIG=deploy/configs/smollm2.yaml]
 #   make test [TESTS=tests/unit]
 #   make check
-#   make soak [TESTS=tests/soak]     SOAK_S=3600 for an hour
+#   make soak [TESTS=tests/soak]     SOAK_S=3600: an hour of mixed load
 #   make clean
 #
 # TORCH_INDEX: where to get torch from, if the usual index would bring a build for GPUs that this

@@ -2,7 +2,8 @@
 
 A grammar travels as its source text, in llguidance's own form, and is compiled where tokens are
 drawn. What it allows is a matter of bytes: of the vocabulary's, the same that text is made of.
-Keywords of JSON schema that llguidance cannot enforce are errors, never passed over.
+Keywords of JSON schema that llguidance cannot enforce, or that there are not, are errors, never
+passed over.
 
 White space between the parts of a JSON text is free but bounded, so that a model cannot fill its
 output with blanks.
@@ -20,6 +21,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from actors.errors import InputError
 from actors.logit_steps import Mask
 from actors.messages import MAX_GRAMMAR_BYTES
+from actors.schema_keywords import unknown_keyword
 from actors.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -53,8 +55,8 @@ def grammar_of_schema(schema: dict[str, Any], param: str) -> str:
     """The grammar of JSON texts that fit a JSON schema.
 
     Raises:
-        InputError: on `param`, if the schema is too large, wrong, or has a keyword that cannot be
-            enforced.
+        InputError: on `param`, if the schema is too large, wrong, or has a keyword that there is
+            not or that cannot be enforced.
     """
     if "x-guidance" in schema:
         raise InputError(f"{param} has an unknown keyword x-guidance", param, "invalid_schema")
@@ -62,6 +64,8 @@ def grammar_of_schema(schema: dict[str, Any], param: str) -> str:
         raise InputError(f"{param} is nested too deeply", param, "invalid_schema")
     if len(json.dumps(schema)) > MAX_GRAMMAR_BYTES // 2:
         raise InputError(f"{param} is too large", param, "invalid_schema")
+    if (unknown := unknown_keyword(schema)) is not None:
+        raise InputError(f"{param} has an unknown keyword {unknown}", param, "invalid_schema")
     source = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_SCHEMA_OPTIONS)
     return _checked(source, param)
 

@@ -128,6 +128,9 @@ class RowResult:
     failed_outputs: tuple[int, ...] = ()
     """Output nodes, by their number among these, that the request's grammar forbids, or at which
     it needed too much work: what was drawn there means nothing."""
+    undrawn: bool = False
+    """True if the request's grammar is not compiled yet: nothing was drawn, and the last token of
+    the row has to be run again."""
 
 
 @dataclass(frozen=True)

@@ -254,6 +254,7 @@ def _encode_result(result: RowResult) -> pb.RowResult:
         top_ids=[token for top in result.top for token in top.token_ids],
         top_logprobs=[logprob for top in result.top for logprob in top.logprobs],
         failed_outputs=result.failed_outputs,
+        undrawn=result.undrawn,
     )
     _check_result(encoded)
     return encoded
@@ -267,6 +268,7 @@ def _decode_result(encoded: pb.RowResult) -> RowResult:
         logprobs=tuple(encoded.logprobs),
         top=_decode_top(encoded) if encoded.HasField("num_top") else (),
         failed_outputs=tuple(encoded.failed_outputs),
+        undrawn=encoded.undrawn,
     )
 
 

@@ -44,12 +44,18 @@ def run(arguments: argparse.Namespace) -> int:
         speculation=SpeculationOptions(enabled=not arguments.no_speculation),
     )
     try:
+        _say("Starting Ray")
         ray_api.start_cluster(plan_placement(config).num_cpus)
+        _say(f"Loading {config.model.name}")
         statistics = asyncio.run(_answer(config, request, loaded.vocabulary.text_bytes))
     finally:
         ray_api.stop_cluster()
     print(json.dumps(statistics), file=sys.stderr)
     return 0
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> tuple[int, ...]:
@@ -66,6 +72,7 @@ async def _answer(
 ) -> dict[str, object]:
     """Write the answer to stdout as it comes; returns the statistics."""
     launched = await launch(config)
+    _say("Generating")
     try:
         started_s = time.monotonic()
         writer = _Writer(text_bytes)

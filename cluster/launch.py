@@ -71,11 +71,13 @@ async def launch(config: Config) -> Launched:
     async with AsyncExitStack() as resources:
         group = await asyncio.to_thread(ray_api.use_placement_group, placement, PLACEMENT_TIMEOUT_S)
         resources.callback(group.remove)
-        patience_s = config.llm.start_timeout_s
+        trace = _open_trace(config, resources)
+        metrics = Metrics(CollectorRegistry(), config.model.name, trace)
+        more = (group, config.llm.start_timeout_s, metrics.part_is_up)
         makers = _rank_makers(config, folder, placement)
-        ranks = ActorGroup("LLMRank", makers, placement.rank_places, group, patience_s)
+        ranks = ActorGroup("LLMRank", makers, placement.rank_places, *more)
         ssms = [
-            ActorGroup("DraftModel", [_ssm_maker(config, ssm, folder)], [place], group, patience_s)
+            ActorGroup("DraftModel", [_ssm_maker(config, ssm, folder)], [place], *more)
             for ssm, place in zip(config.ssms, placement.ssm_places, strict=True)
         ]
         for actors in (ranks, *ssms):
@@ -85,7 +87,6 @@ async def launch(config: Config) -> Launched:
             asyncio.to_thread(load_vocabulary, folder),
             asyncio.gather(*(actors.start() for actors in (ranks, *ssms))),
         )
-        trace = _open_trace(config, resources)
         client = LLMClient(
             addresses,
             ranks.restart,
@@ -95,7 +96,6 @@ async def launch(config: Config) -> Launched:
         resources.push_async_callback(client.close)
         description = await client.describe()
         _check_vocabulary(vocabulary, description)
-        metrics = Metrics(CollectorRegistry(), config.model.name, trace)
         metrics.watch_ranks(lambda: client.descriptions)
         drafters = await _drafters(config, description, ssms, ssm_addresses, metrics, resources)
         engine = Engine(

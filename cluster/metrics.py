@@ -105,6 +105,16 @@ class Metrics:
             "part",
             "cache",
         )
+        self._part_up = make.gauges(
+            "treeserve_part_up",
+            "1 while an actor of the manager works, 0 while it is away.",
+            "part",
+        )
+        self._part_failures = make.counters(
+            "treeserve_part_failures",
+            "How often an actor of the manager had to be replaced.",
+            "part",
+        )
         self._first_token = make.histogram(
             "treeserve_time_to_first_token_seconds",
             "From arrival at the manager to the first token.",
@@ -206,6 +216,11 @@ class Metrics:
         self._noise(part, "hit").inc(hits)
         self._noise(part, "miss").inc(misses)
 
+    def part_is_up(self, part: str, is_up: bool) -> None:
+        """An actor (`LLMRank`, `DraftModel`) has begun to work, or has failed."""
+        self._part_up(part).set(is_up)
+        self._part_failures(part).inc(not is_up)
+
     def gauges(self, running: int, waiting: int, kv_blocks_used: int, kv_blocks_total: int) -> None:
         self._running.set(running)
         self._waiting.set(waiting)
@@ -263,9 +278,9 @@ class _Maker:
         family = Counter(name, text, ["model_name", *labels], registry=self._registry)
         return lambda *values: family.labels(self._model_name, *values)
 
-    def gauges(self, name: str, text: str, label: str) -> Callable[[str], Gauge]:
-        family = Gauge(name, text, ["model_name", label], registry=self._registry)
-        return lambda value: family.labels(self._model_name, value)
+    def gauges(self, name: str, text: str, *labels: str) -> Callable[..., Gauge]:
+        family = Gauge(name, text, ["model_name", *labels], registry=self._registry)
+        return lambda *values: family.labels(self._model_name, *values)
 
     def histograms(
         self, name: str, text: str, buckets: tuple[float, ...], label: str

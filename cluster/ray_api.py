@@ -8,11 +8,12 @@ of its processes only. Joining a cluster that is already there is not covered.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import psutil
 
@@ -22,6 +23,8 @@ from cluster.placement import Placement, missing
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup as RayPlacementGroup
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -94,6 +97,13 @@ def start_cluster(num_cpus: int) -> None:
         )
     except (RuntimeError, OSError, ray.exceptions.RayError) as error:
         raise PeerError(f"Ray cannot be started: {error}") from error
+    # Standard output belongs to our answers; Ray has no setting for what it tells of lost workers.
+    ray._private.worker.print_to_stdstream = _log_complaint
+
+
+def _log_complaint(complaint: Mapping[str, Any], **_: object) -> None:
+    for line in complaint.get("lines", ()):
+        logger.info("Ray: %s", line)
 
 
 def is_alive() -> bool:

@@ -32,6 +32,7 @@ class ActorGroup:
         places: where they go.
         group: the reservation that `places` point into.
         start_timeout_s: how long they may take to start.
+        note: is told the name and True when they work, False when they have to be replaced.
     """
 
     def __init__(
@@ -41,8 +42,10 @@ class ActorGroup:
         places: Sequence[Place],
         group: ray_api.PlacementGroup,
         start_timeout_s: float,
+        note: Callable[[str, bool], None],
     ) -> None:
         self._name = name
+        self._note = note
         self._makers = makers
         self._places = places
         self._group = group
@@ -64,7 +67,7 @@ class ActorGroup:
             async with asyncio.timeout(self._start_timeout_s):
                 place = await self._processes[0].open_meeting() if len(self._makers) > 1 else None
                 starts = [process.start(place) for process in self._processes]
-                return list(await asyncio.gather(*starts))
+                addresses = list(await asyncio.gather(*starts))
         except TimeoutError:
             self.kill()
             raise PeerTimeout(
@@ -74,10 +77,13 @@ class ActorGroup:
         except BaseException:
             self.kill()
             raise
+        self._note(self._name, True)
+        return addresses
 
     async def restart(self) -> list[str]:
         """Replace every process, dead or alive; returns the new addresses. Raises as `start`."""
         logger.warning("%s: starting again", self._name)
+        self._note(self._name, False)
         self.kill()
         return await self.start()
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, JsonValue, Tag
 
 from actors.errors import InputError
-from deploy.strict import Strict, told_by
+from deploy.strict import Strict, also, told_by
 
 MAX_TOOLS = 128
 MAX_TOOL_CALLS = 128
@@ -42,7 +42,7 @@ Content = Annotated[
 class PlainMessage(Strict):
     """A turn that is not the model's own; the chat template may take fewer roles than these."""
 
-    role: Literal["system", "developer", "user"]
+    role: Annotated[Literal["system", "developer", "user"], also("assistant", "tool")]
     content: Content
     name: str | None = None
 

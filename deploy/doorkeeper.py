@@ -7,12 +7,14 @@ read, and knows when each has been answered to its end.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from actors.errors import OverloadedError, TreeServeError, UnavailableError
+from actors.request_manager.pace import Pace
 from deploy.api_keys import ApiKeys
 from deploy.http_errors import api_error
 
@@ -22,8 +24,11 @@ PROTECTED = "/v1/"
 class Visit:
     """One request on its way through the server."""
 
-    def __init__(self, places: Counter[int], holder: int, max_places: int | None) -> None:
+    def __init__(
+        self, places: Counter[int], holder: int, max_places: int | None, pace: Pace
+    ) -> None:
         self._places = places
+        self._pace = pace
         self._holder = holder
         self._max_places = max_places
         self._num_taken = 0
@@ -38,13 +43,15 @@ class Visit:
         if self._max_places is not None and held + num_places > self._max_places:
             raise OverloadedError(
                 f"{held} outputs of this API key are being generated or wait; "
-                f"it may have {self._max_places} at one time"
+                f"it may have {self._max_places} at one time",
+                self._pace.wait_s(held + num_places - self._max_places),
             )
         self._places[self._holder] += num_places
         self._num_taken += num_places
 
     def leave(self) -> None:
         """Give the places back."""
+        self._pace.note(self._num_taken)
         self._places[self._holder] -= self._num_taken
         if not self._places[self._holder]:
             del self._places[self._holder]
@@ -67,6 +74,7 @@ class Door:
         self.max_places_per_key = max_places_per_key
         self._max_inside = max_inside
         self._places: Counter[int] = Counter()
+        self._pace = Pace(time.monotonic)
         self._num_inside = 0
         self._is_empty = asyncio.Event()
         self._is_empty.set()
@@ -89,10 +97,10 @@ class Door:
         if self.is_draining:
             raise UnavailableError("the server is shutting down and takes no more requests")
         if self._num_inside >= self._max_inside:
-            raise OverloadedError("too many requests are open")
+            raise OverloadedError("too many requests are open", self._pace.wait_s(1))
         self._num_inside += 1
         self._is_empty.clear()
-        return Visit(self._places, holder, self.max_places_per_key)
+        return Visit(self._places, holder, self.max_places_per_key, self._pace)
 
     def exit(self, visit: Visit) -> None:
         visit.leave()

@@ -6,8 +6,9 @@ breaks one of them, or HTTP itself, is answered in the API's error form where an
 read, and the connection ends.
 
 A client may also shut only its sending side down and still read its answer. That looks like a
-client that has gone: so a harmless piece is sent (an interim response, or a comment in a stream of
-events), which a client that has gone answers with a reset.
+client that has gone: so a harmless piece is sent (an interim response, in HTTP/1.0 the first bytes
+of the answer's own first line, or a comment in a stream of events), which a client that has gone
+answers with a reset.
 
 Assumes Linux, and the internals of uvicorn's `HttpToolsProtocol` as the pinned version has them.
 """
@@ -28,6 +29,8 @@ TCP_CLOSE = 7
 """A state of `TCP_INFO`: the connection was reset."""
 
 INTERIM = b"HTTP/1.1 102 Processing\r\n\r\n"
+ANY_ANSWER = b"HTTP/1.1 "
+"""What every answer begins with, whatever it will be."""
 COMMENT = b"3\r\n:\n\n\r\n"
 """A chunk that is a comment in a stream of server-sent events."""
 
@@ -87,7 +90,7 @@ class GuardedProtocol(HttpToolsProtocol):  # type: ignore[misc]  # uvicorn has n
         """True keeps the connection for the answer that is still to be sent."""
         served = self._served
         wanted = served is not None and not served.response_complete and not served.more_body
-        if not wanted or self.scope["http_version"] != "1.1":
+        if not wanted:
             return False
         self.cycle.keep_alive = False
         self._probe()
@@ -96,10 +99,17 @@ class GuardedProtocol(HttpToolsProtocol):  # type: ignore[misc]  # uvicorn has n
     def _probe(self) -> None:
         served = self._served
         if served is None or not served.response_started:
-            self.transport.write(INTERIM)
+            self._probe_before_answer()
         elif served.chunked_encoding:
             self.transport.write(COMMENT)
         self._probing = self.loop.call_later(PROBE_CHECK_S, self._check_peer)
+
+    def _probe_before_answer(self) -> None:
+        if self.scope["http_version"] == "1.1":
+            self.transport.write(INTERIM)
+        else:
+            self.transport.write(ANY_ANSWER)
+            self.cycle.transport = _Begun(self.transport, ANY_ANSWER)
 
     def _check_peer(self) -> None:
         """End a connection that its client has reset; nothing is read any more that would tell."""
@@ -200,6 +210,24 @@ class GuardedProtocol(HttpToolsProtocol):  # type: ignore[misc]  # uvicorn has n
         """The request whose body is being received has no answer yet."""
         served = self._served
         return served is not None and served.more_body and not served.response_started
+
+
+class _Begun:
+    """A transport on which the first bytes of an answer have been sent already."""
+
+    def __init__(self, transport: asyncio.Transport, sent: bytes) -> None:
+        self._transport = transport
+        self._sent = sent
+
+    def write(self, data: bytes) -> None:
+        sent, self._sent = self._sent, b""
+        self._transport.write(data.removeprefix(sent))
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
 
 
 def guarded(limits: ConnectionLimits) -> type[GuardedProtocol]:

@@ -117,6 +117,7 @@ class ServeBackend:
         return loop.call_later(self._request_timeout_s, outbox.put, ALL, News(error=late))
 
     async def metrics_text(self) -> str:
+        await self._link.session(0.0)  # else Serve would wait for the next manager
         try:
             return await self._metrics()
         except self._foreign as error:

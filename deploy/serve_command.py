@@ -1,5 +1,7 @@
 """`treeserve serve`: a cluster with the application on it, until a signal comes.
 
+When a part has failed, a line says so, and another when it is back.
+
 The address is printed only after a token has come through the real HTTP path. Ctrl-C and SIGTERM
 bring everything down, also while it is starting: answers that have begun get a few seconds to end
 after Ctrl-C, and `api.drain_timeout_s` after SIGTERM, which is how machines stop a server. A signal
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import json
 import shlex
@@ -32,6 +35,7 @@ from cluster.tokenizer import has_chat_template, load_vocabulary
 from deploy.api_keys import read_keys
 from deploy.environment import prepare_environment
 from deploy.http_server import bound_socket
+from deploy.part_watch import PartWatch, read_metrics
 
 PROBE_TIMEOUT_S = 120.0
 INTERRUPT_GRACE_S = 5.0
@@ -55,7 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
             _first_token(config, key)
             with contextlib.suppress(KeyboardInterrupt):
                 _announce(config, has_chat_template(folder), time.monotonic() - started_s)
+                parts = PartWatch(functools.partial(read_metrics, _url(config)), _say)
                 while ray_api.is_alive():
+                    parts.look()
                     time.sleep(WATCH_S)
                 raise PeerError("Ray's daemons have died; nothing can be served any more")
             _say("Shutting down")

@@ -21,7 +21,7 @@ from actors.grammar import (
     grammar_of_regex,
     grammar_of_schema,
 )
-from deploy.strict import Strict, told_by
+from deploy.strict import Strict, also, told_by
 
 Schema = dict[str, JsonValue]
 Choices = Annotated[list[str], Field(fail_fast=True, max_length=MAX_CHOICES)]
@@ -32,7 +32,7 @@ Wanted = Schema | list[str] | str | None
 class AnyText(Strict):
     """No form at all."""
 
-    type: Literal["text"]
+    type: Annotated[Literal["text"], also("json_object", "json_schema")]
 
 
 class JsonObject(Strict):

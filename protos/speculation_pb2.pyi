@@ -148,7 +148,7 @@ class StepMessage(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., group: _Optional[int] = ..., commits: _Optional[_Iterable[_Union[KVCommit, _Mapping]]] = ..., releases: _Optional[_Iterable[int]] = ..., new: _Optional[_Iterable[_Union[NewRequest, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., trims: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RowResult(_message.Message):
-    __slots__ = ("request_id", "drawn_ids", "logprobs", "num_top", "top_ids", "top_logprobs", "failed_outputs")
+    __slots__ = ("request_id", "drawn_ids", "logprobs", "num_top", "top_ids", "top_logprobs", "failed_outputs", "undrawn")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     DRAWN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +156,7 @@ class RowResult(_message.Message):
     TOP_IDS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     FAILED_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    UNDRAWN_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     drawn_ids: _containers.RepeatedScalarFieldContainer[int]
     logprobs: _containers.RepeatedScalarFieldContainer[float]
@@ -163,7 +164,8 @@ class RowResult(_message.Message):
     top_ids: _containers.RepeatedScalarFieldContainer[int]
     top_logprobs: _containers.RepeatedScalarFieldContainer[float]
     failed_outputs: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_id: _Optional[int] = ..., drawn_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., num_top: _Optional[int] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., failed_outputs: _Optional[_Iterable[int]] = ...) -> None: ...
+    undrawn: bool
+    def __init__(self, request_id: _Optional[int] = ..., drawn_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., num_top: _Optional[int] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., failed_outputs: _Optional[_Iterable[int]] = ..., undrawn: _Optional[bool] = ...) -> None: ...
 
 class StepReply(_message.Message):
     __slots__ = ("epoch", "step_id", "results", "forward_s", "sample_s", "noise_hits", "noise_misses", "started_at", "waited_s")

@@ -7,10 +7,10 @@ import contextlib
 import psutil
 
 
-def descendants(title: str) -> list[psutil.Process]:
-    """Processes below this one whose command line has `title` in it."""
+def descendants(title: str, root: int | None = None) -> list[psutil.Process]:
+    """Processes whose command line has `title` in it, below `root`; None: below this one."""
     found = []
-    for process in psutil.Process().children(recursive=True):
+    for process in psutil.Process(root).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
             if title in " ".join(process.cmdline()):
                 found.append(process)

@@ -4,6 +4,8 @@ Masks depend on tokens alone, not on logits, so they are made on a thread of the
 model's forward pass runs. A grammar's state is moved along the tree: forward over the tokens of a
 path, and back where the paths part. A node that its grammar forbids can never be accepted and gets
 no mask; nor do the nodes below it.
+
+Grammars are compiled on another thread: a large one holds up its own request and no step.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from actors.grammar import GrammarError, Grammars, Matcher
 from actors.logit_steps import Mask
@@ -37,21 +39,46 @@ class Constraints:
     """
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="grammar")
-        self._grammars = self._worker.submit(Grammars, vocabulary, vocab_size)
-        # What follows is touched by the worker alone.
-        self._compiled: OrderedDict[str, Matcher] = OrderedDict()
+        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="compile")
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="masks")
+        self._grammars = self._compiler.submit(Grammars, vocabulary, vocab_size)
+        self._compiled: OrderedDict[str, Future[Matcher]] = OrderedDict()
+        # Each walk is moved by the worker alone.
         self._walks: dict[int, _Walk] = {}
 
     def clear(self) -> None:
         """A new epoch begins."""
-        self._worker.submit(self._walks.clear)
+        self._walks.clear()
 
     def follow(self, new: Sequence[NewRequest], gone: Sequence[int]) -> None:
         """Requests go, and others come, whose grammars are compiled before they are needed."""
-        new = [request for request in new if request.grammar]
-        if new or gone:
-            self._worker.submit(self._follow, new, gone)
+        for request_id in gone:
+            self._drop(request_id)
+        for request in new:
+            if request.grammar:
+                self._walks[request.request_id] = _Walk(request, self._start_of(request.grammar))
+
+    def _drop(self, request_id: int) -> None:
+        """A grammar that nobody waits for any more need not be compiled."""
+        walk = self._walks.pop(request_id, None)
+        if walk is None or any(other.start is walk.start for other in self._walks.values()):
+            return
+        if walk.start.cancel():
+            self._compiled = OrderedDict(
+                (source, start)
+                for source, start in self._compiled.items()
+                if start is not walk.start
+            )
+
+    def wait(self, request_ids: Sequence[int], patience_s: float) -> set[int]:
+        """Which of these requests' grammars are still being compiled.
+
+        Args:
+            patience_s: how long to wait for the first that is ready, if none is.
+        """
+        starts = {request_id: self._walks[request_id].start for request_id in request_ids}
+        wait(starts.values(), patience_s, FIRST_COMPLETED)
+        return {request_id for request_id, start in starts.items() if not start.done()}
 
     def begin(self, rows: Sequence[tuple[Row, Sequence[int]]]) -> Future[dict[int, NodeMasks]]:
         """Start on the masks of a step; the result is by request id.
@@ -59,27 +86,38 @@ class Constraints:
         Args:
             rows: those of requests with a grammar, each with the output that stands before it.
         """
-        return self._worker.submit(self._masks, rows)
+        return self._worker.submit(_masks, self._with_walks(rows))
 
-    def _follow(self, new: Sequence[NewRequest], gone: Sequence[int]) -> None:
-        for request_id in gone:
-            self._walks.pop(request_id, None)
-        for request in new:
-            self._walks[request.request_id] = _Walk(request, self._fresh_matcher)
+    def allowed(self, rows: Sequence[tuple[Row, Sequence[int]]]) -> dict[int, tuple[int, ...]]:
+        """By request id, the nodes of its row that its grammar allows, and the root.
 
-    def _masks(self, rows: Sequence[tuple[Row, Sequence[int]]]) -> dict[int, NodeMasks]:
-        return {row.request_id: self._walks[row.request_id].masks(row, out) for row, out in rows}
+        Args:
+            rows: as for `begin`; the tokens before each row and its root are output.
+        """
+        return self._worker.submit(_allowed, self._with_walks(rows)).result()
 
-    def _fresh_matcher(self, source: str) -> Matcher:
-        """At the start of a grammar. Raises GrammarError."""
-        known = self._compiled.get(source)
-        if known is None:
-            known = self._grammars.result().compile(source)
-            self._compiled[source] = known
+    def _with_walks(self, rows: Sequence[tuple[Row, Sequence[int]]]) -> list[_WalkedRow]:
+        return [(self._walks[row.request_id], row, output) for row, output in rows]
+
+    def _start_of(self, source: str) -> Future[Matcher]:
+        """A matcher at the start of a grammar, when it is compiled; or GrammarError."""
+        if source not in self._compiled:
+            self._compiled[source] = self._compiler.submit(self._compile, source)
             if len(self._compiled) > _COMPILED:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(source)
-        return known.copy()
+        return self._compiled[source]
+
+    def _compile(self, source: str) -> Matcher:
+        return self._grammars.result().compile(source)
+
+
+def _masks(rows: Sequence[_WalkedRow]) -> dict[int, NodeMasks]:
+    return {row.request_id: walk.masks(row, output) for walk, row, output in rows}
+
+
+def _allowed(rows: Sequence[_WalkedRow]) -> dict[int, tuple[int, ...]]:
+    return {row.request_id: walk.allowed(row, output) for walk, row, output in rows}
 
 
 class _Walk:
@@ -87,22 +125,35 @@ class _Walk:
 
     Args:
         new: the request.
-        fresh: gives a matcher at the start of a grammar's source text; may raise GrammarError.
+        start: a matcher at the start of its grammar, or GrammarError.
     """
 
-    def __init__(self, new: NewRequest, fresh: Callable[[str], Matcher]) -> None:
+    def __init__(self, new: NewRequest, start: Future[Matcher]) -> None:
+        self.start = start
         self._new = new
-        self._fresh = fresh
         self._matcher: Matcher | None = None
         self._output: list[int] = []  # behind which the matcher stands, between rows
-        try:
-            self._restart([])
-        except GrammarError as error:
-            logger.warning("a grammar cannot be compiled: %s", error)
 
     def masks(self, row: Row, output: Sequence[int]) -> NodeMasks:
         """The masks of a row's output nodes, `output` being what stands before the row."""
         masks: dict[int, Mask] = {}
+
+        def look(node: int, matcher: Matcher) -> None:
+            if node >= row.first_output and self._place(row, node) + 1 >= self._new.prompt_len:
+                masks[node] = matcher.allowed()
+
+        self._visit(row, output, look)
+        return masks
+
+    def allowed(self, row: Row, output: Sequence[int]) -> tuple[int, ...]:
+        """The nodes that the grammar allows, ascending; the root is always among them."""
+        good = self._visit(row, output, lambda node, matcher: None)
+        return tuple(sorted(good | {0}))
+
+    def _visit(
+        self, row: Row, output: Sequence[int], look: Callable[[int, Matcher], None]
+    ) -> set[int]:
+        """Look at all nodes that the grammar allows, with a matcher behind each; returns them."""
         good, path = {CONTEXT}, list[int]()
         for node, parent in enumerate(row.tree.parents):
             if parent not in good:
@@ -112,13 +163,12 @@ class _Walk:
                 if not self._step(matcher, row, node, path):
                     continue
                 good.add(node)
-                if node >= row.first_output and self._place(row, node) + 1 >= self._new.prompt_len:
-                    masks[node] = matcher.allowed()
+                look(node, matcher)
             except GrammarError as error:
                 logger.warning("a grammar needs too much work: %s", error)
                 self._matcher = None
         self._rewind(len(path))
-        return masks
+        return good - {CONTEXT}
 
     def _rewind(self, num_tokens: int) -> None:
         """Back to where the row began; a matcher that cannot is made anew for the next one."""
@@ -147,7 +197,7 @@ class _Walk:
         return self._matcher
 
     def _restart(self, output: Sequence[int]) -> Matcher:
-        self._matcher = self._fresh(self._new.grammar)
+        self._matcher = self.start.result().copy()
         self._take(self._matcher, output)
         self._output = list(output)
         return self._matcher
@@ -170,3 +220,7 @@ class _Walk:
         taken = matcher.accept([tree.token_ids[other] for other in ahead])
         path.extend(ahead[:taken])
         return taken == len(ahead)
+
+
+_WalkedRow = tuple[_Walk, Row, Sequence[int]]
+"""A row with its request's walk, and the output that stands before it."""

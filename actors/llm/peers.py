@@ -6,7 +6,13 @@ from typing import Protocol
 
 
 class Peers(Protocol):
-    """All ranks call these together, in the same order."""
+    """All ranks call these together, in the same order.
+
+    Attributes:
+        are_none: True where there are no others.
+    """
+
+    are_none: bool
 
     def least(self, value: int) -> int:
         """The least of all ranks' values."""
@@ -17,6 +23,8 @@ class Peers(Protocol):
 
 class Alone:
     """There are no others."""
+
+    are_none = True
 
     def least(self, value: int) -> int:
         return value

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,13 +24,18 @@ from actors.llm.config import LLMConfig
 from actors.llm.constraints import Constraints, NodeMasks
 from actors.llm.invariance import is_batch_invariant
 from actors.llm.loading import DTYPES, LoadedModel, load_model
+from actors.llm.message_checks import check_message
+from actors.llm.pruning import Verdict, can_be_pruned
 from actors.llm.sampler import Context, Sampler
 from actors.llm.texts import Texts
-from actors.messages import LLMDescription, StepMessage, StepReply
+from actors.messages import LLMDescription, Row, StepMessage, StepReply
 from actors.noise import NoiseSource
 from actors.vocabulary import Vocabulary
 
 _REMEMBERED_REPLIES = 16
+
+_PATIENCE_S = 0.02
+"""A step in which nobody could draw waits so long for a grammar."""
 
 
 @dataclass(frozen=True)
@@ -199,10 +204,13 @@ class Rank:
     def _run(self, message: StepMessage) -> StepReply:
         if not message.rows:
             return StepReply(message.epoch, message.step_id)
-        started_at, started = time.time(), time.perf_counter()
         requests = self._tables.requests
-        masks = self._begin_masks(message)
-        batch = build_batch(message.rows, requests, self._cache.scratch_slot, self._loaded.device)
+        verdict = self._verdict(message.rows)
+        rows = verdict.rows(message.rows)
+        masks = self._begin_masks(rows, verdict.undrawn)
+        started_at, started = time.time(), time.perf_counter()
+        device = self._loaded.device
+        batch = build_batch(rows, requests, self._cache.scratch_slot, device, verdict.kept)
         logits = self._model.forward(batch, self._cache)
         if self._loaded.device.type == "cuda":
             torch.cuda.synchronize(self._loaded.device)
@@ -214,9 +222,10 @@ class Rank:
                 self._texts.get(row.request_id),
                 masks_by_request.get(row.request_id, {}),
             )
-            for row in message.rows
+            for row in rows
         ]
-        results = self._sampler.sample(message.rows, contexts, logits) if len(logits) else []
+        drawn = self._sampler.sample(rows, contexts, logits) if len(logits) else []
+        results = verdict.results(message.rows, drawn)
         sampled = time.perf_counter()
         noise_hits, noise_misses = self._noise.take_counts()
         return StepReply(
@@ -231,50 +240,43 @@ class Rank:
             waited_s=self._loaded.peers.take_waited_s(),
         )
 
-    def _begin_masks(self, message: StepMessage) -> Future[dict[int, NodeMasks]] | None:
+    def _verdict(self, rows: Sequence[Row]) -> Verdict:
+        """What grammars say of a step's rows."""
+        requests = self._tables.requests
+        drawing = [row for row in rows if row.num_outputs and requests[row.request_id].new.grammar]
+        if self._constraints is None or not drawing or not self._loaded.peers.are_none:
+            return Verdict()  # all ranks of a split LLM run the same rows
+        is_alone = len(drawing) == len(rows)
+        undrawn = self._constraints.wait(
+            [row.request_id for row in drawing], _PATIENCE_S if is_alone else 0.0
+        )
+        trees = [row for row in drawing if can_be_pruned(row, requests[row.request_id].new)]
+        constrained = self._constrained(trees, undrawn)
+        return Verdict(undrawn, self._constraints.allowed(constrained) if constrained else {})
+
+    def _begin_masks(
+        self, rows: Sequence[Row], undrawn: Collection[int]
+    ) -> Future[dict[int, NodeMasks]] | None:
         """Masks for the rows whose grammar has a say, to be ready when the logits are."""
-        if self._constraints is None:
+        constrained = self._constrained(rows, undrawn)
+        if self._constraints is None or not constrained:
             return None
-        rows = [
+        return self._constraints.begin(constrained)
+
+    def _constrained(
+        self, rows: Sequence[Row], undrawn: Collection[int]
+    ) -> list[tuple[Row, list[int]]]:
+        """Those that draw by a grammar, each with the output that stands before it."""
+        return [
             (row, text.output_before(row.start))
-            for row in message.rows
+            for row in rows
             if row.num_outputs
+            and row.request_id not in undrawn
             and self._tables.requests[row.request_id].new.grammar
             and (text := self._texts.get(row.request_id)) is not None
         ]
-        return self._constraints.begin(rows) if rows else None
 
     def _remember(self, reply: StepReply) -> None:
         self._replies[reply.step_id] = reply
         if len(self._replies) > _REMEMBERED_REPLIES:
             self._replies.popitem(last=False)
-
-
-def check_message(message: StepMessage, description: LLMDescription) -> None:
-    """Refuse tokens, positions and parameters that the model does not have.
-
-    Raises:
-        ProtocolError: naming the request at fault.
-    """
-    for new in message.new:
-        biased = tuple(token for token, _ in new.sampling.logit_bias)
-        _check_ids(new.request_id, new.banned_early + biased + new.token_ids, description)
-        if new.needs_text and len(new.token_ids) < new.prompt_len:
-            raise ProtocolError(f"request {new.request_id} is announced without its text")
-    for row in message.rows:
-        _check_ids(row.request_id, row.tree.token_ids + row.scored_ids, description)
-        if not len(row.tree):
-            raise ProtocolError(f"request {row.request_id} has an empty row")
-        if row.start + max(row.tree.depths) >= description.max_context_tokens:
-            raise ProtocolError(f"request {row.request_id} runs beyond the model's context")
-        if not row.tree.is_chain and len(row.tree) > description.max_nodes_per_row:
-            raise ProtocolError(f"request {row.request_id} has a tree of {len(row.tree)} nodes")
-        if not 0 <= row.first_output <= len(row.tree):
-            raise ProtocolError(f"request {row.request_id} has no node {row.first_output}")
-        if row.scored_ids and len(row.scored_ids) > row.num_outputs:
-            raise ProtocolError(f"request {row.request_id} scores more tokens than it has outputs")
-
-
-def _check_ids(request_id: int, ids: Sequence[int], description: LLMDescription) -> None:
-    if ids and not 0 <= min(ids) <= max(ids) < description.vocab_size:
-        raise ProtocolError(f"request {request_id} names a token that the model does not have")

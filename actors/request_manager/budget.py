@@ -7,8 +7,9 @@ tokens per second. pᵢ never exceeds its parent's, so what is taken is a tree; 
 or batches large nothing is taken, and the step is plain decoding.
 
 T is learnt from the steps themselves, the acceptances from what became of the drafts. Much is known
-before a drafter is asked: nodes that cannot be worth their time need not be drafted, and a drafter
-whose answers take longer than they save is left alone (`drafter_worth`).
+before a drafter is asked: nodes that cannot be worth their time need not be drafted, a request that
+has good guesses already needs no more (`draft_gain`), and a drafter whose answers take longer than
+they save is left alone (`drafter_worth`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from actors.request_manager.draft_gain import DraftGain
 from actors.request_manager.drafter_worth import DrafterWorth, StepOutcome
 from actors.request_manager.merge import MergedTree
 
@@ -136,11 +138,19 @@ class Bar(NamedTuple):
 class Budget(Protocol):
     """Decides who is asked for drafts, and which draft nodes a step carries."""
 
-    def asks(self, drafter: str, num_draws: int) -> bool:
-        """False if a drafter's answers are not worth waiting for.
+    def considers(self, drafter: str, num_draws: int) -> bool:
+        """False if a drafter's answers are not worth waiting for, whatever the texts.
 
         Args:
             num_draws: requests, with a tree or without, that get a token from the step anyway.
+        """
+
+    def asks(self, drafter: str, promises: Mapping[int, float], num_draws: int) -> set[int]:
+        """The requests for which a drafter's answer is worth waiting for; called once a step.
+
+        Args:
+            promises: by request id, tokens that its other drafts are expected to bring.
+            num_draws: as above.
         """
 
     def bar(self, num_draws: int, num_tokens: int) -> Bar:
@@ -161,12 +171,18 @@ class Budget(Protocol):
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a step."""
 
+    def observe_gain(self, drafter: str, promise: float, gain: float) -> None:
+        """Learn what a drafter that was asked for a request added, in tokens."""
+
 
 class FixedBudget:
     """Takes whatever the drafters bring, the most probable nodes first, while there is room."""
 
-    def asks(self, drafter: str, num_draws: int) -> bool:
+    def considers(self, drafter: str, num_draws: int) -> bool:
         return True
+
+    def asks(self, drafter: str, promises: Mapping[int, float], num_draws: int) -> set[int]:
+        return set(promises)
 
     def bar(self, num_draws: int, num_tokens: int) -> Bar:
         return Bar()
@@ -179,29 +195,43 @@ class FixedBudget:
     def observe(self, outcome: StepOutcome) -> None:
         """A fixed budget learns nothing."""
 
+    def observe_gain(self, drafter: str, promise: float, gain: float) -> None:
+        """Nor from this."""
+
 
 class AdaptiveBudget:
     """Takes nodes as long as they raise expected tokens per second."""
 
     FORGET = 1 / 32
+    FORGET_ASKING = 1 / 8
     DOUBT = 0.5
     """Drafters compare the bar with their own scores, which may be too low by such a factor."""
 
     def __init__(self) -> None:
         self.cost = StepCost()
         self._worth = DrafterWorth()
+        self._gain = DraftGain()
+        self._asking_s: dict[tuple[str, int], float] = {}  # a request's share, by their number
         self._beside_s = 0.0  # what a step takes beside the LLM, drafting included
-        self._rate = Rate()
+        self._rates: defaultdict[int, Rate] = defaultdict(Rate)  # by size of batch
 
-    def asks(self, drafter: str, num_draws: int) -> bool:
+    def considers(self, drafter: str, num_draws: int) -> bool:
         return self._worth.pays(drafter, num_draws)
+
+    def asks(self, drafter: str, promises: Mapping[int, float], num_draws: int) -> set[int]:
+        tokens_per_s = self._rate(num_draws).tokens_per_s
+
+        def price(count: int) -> float:
+            return count * self._asking_s.get((drafter, count.bit_length()), 0.0) * tokens_per_s
+
+        return self._gain.choose(drafter, promises, price)
 
     def bar(self, num_draws: int, num_tokens: int) -> Bar:
         # A node that is taken raises tokens per second, and with it the bar for the next one: the
         # bar is lowest when there are none.
         seconds = self._beside_s + self.cost.seconds(num_tokens)
         bar = num_draws * self.cost.seconds_per_token / seconds if seconds else 0.0
-        return Bar(min(self.DOUBT * bar, 1.0), self._rate.tokens_per_s)
+        return Bar(min(self.DOUBT * bar, 1.0), self._rate(num_draws).tokens_per_s)
 
     def select(
         self, trees: Mapping[int, MergedTree], num_draws: int, num_tokens: int, room: int
@@ -223,10 +253,26 @@ class AdaptiveBudget:
             return  # releases alone: the LLM has not run
         self.cost.observe(outcome.num_tokens, outcome.step_s)
         if outcome.only_decodes:
-            self._rate.observe(outcome.num_committed, outcome.total_s)
+            self._rate(outcome.num_draws).observe(outcome.num_committed, outcome.total_s)
+            self._observe_asking(outcome)
         beside_s = outcome.total_s - outcome.step_s
         self._beside_s += self.FORGET * (beside_s - self._beside_s)
         self._worth.observe(outcome)
+
+    def observe_gain(self, drafter: str, promise: float, gain: float) -> None:
+        self._gain.observe(drafter, promise, gain)
+
+    def _rate(self, num_draws: int) -> Rate:
+        return self._rates[num_draws.bit_length()]
+
+    def _observe_asking(self, outcome: StepOutcome) -> None:
+        for drafter, num_requests in outcome.answered.items():
+            key = drafter, num_requests.bit_length()
+            seconds = outcome.draft_s / num_requests
+            known = self._asking_s.get(key, seconds)
+            # Time varies little: a few answers tell, were it not for the machine's hiccups.
+            seconds = min(seconds, StepCost.HICCUP * known)
+            self._asking_s[key] = known + self.FORGET_ASKING * (seconds - known)
 
 
 BUDGETS: dict[str, Callable[[], Budget]] = {"adaptive": AdaptiveBudget, "fixed": FixedBudget}

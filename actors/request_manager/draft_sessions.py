@@ -2,7 +2,8 @@
 
 Tokens are only ever added to a request, so a session is brought up to date with those that the
 draft model has not confirmed. What it was sent without confirming (a late answer) is sent again; it
-compares and computes nothing twice. Pure bookkeeping.
+compares and computes nothing twice. A request may be over while an answer for it is on its way:
+then the draft model has a session that nobody will ask for again. Pure bookkeeping.
 """
 
 from __future__ import annotations
@@ -17,21 +18,31 @@ class DraftSessions:
     """The sessions of one draft model."""
 
     def __init__(self) -> None:
-        self._confirmed: dict[int, int] = {}
+        self._confirmed: dict[int, int] = {}  # tokens, of every session that was ever asked for
+
+    def __contains__(self, request_id: int) -> bool:
+        """True if the draft model was asked about a request that is not over."""
+        return request_id in self._confirmed
 
     def request(self, tasks: Sequence[DraftTask]) -> DraftRequest:
         """Brings every task's session up to date and asks for its tree."""
         tokens_per_s = max((task.tokens_per_s for task in tasks), default=0.0)
         return DraftRequest(tuple(map(self._session, tasks)), tokens_per_s)
 
-    def confirm(self, request: DraftRequest, reply: DraftReply) -> None:
-        """Note what the draft model holds now that it has answered `request`."""
+    def confirm(self, request: DraftRequest, reply: DraftReply) -> list[int]:
+        """Note what the draft model holds now that it has answered `request`.
+
+        Returns:
+            Requests that are over by now: their sessions have to be released.
+        """
         unknown = {draft.session_id for draft in reply.drafts if draft.unknown_session}
         for session in request.sessions:
-            if session.session_id in unknown:
-                self._confirmed.pop(session.session_id, None)
-            else:
-                self._confirmed[session.session_id] = session.keep_tokens + len(session.token_ids)
+            if session.session_id in self._confirmed:
+                held = session.keep_tokens + len(session.token_ids)
+                is_known = session.session_id not in unknown
+                self._confirmed[session.session_id] = held if is_known else 0
+        ids = (session.session_id for session in request.sessions)
+        return [session_id for session_id in ids if session_id not in self._confirmed]
 
     def forget(self, request_id: int) -> bool:
         """The request is over; True if the draft model may hold a session for it."""
@@ -42,7 +53,7 @@ class DraftSessions:
         self._confirmed.clear()
 
     def _session(self, task: DraftTask) -> DraftSession:
-        keep = self._confirmed.get(task.request_id, 0)
+        keep = self._confirmed.setdefault(task.request_id, 0)
         return DraftSession(
             session_id=task.request_id,
             keep_tokens=keep,

@@ -36,7 +36,10 @@ class StepOutcome:
         num_committed: output tokens that it brought.
         step_s: seconds in the LLM.
         total_s: seconds from asking the drafters to the end of the step.
-        asked: drafters that were asked.
+        draft_s: of these, seconds until the drafters had answered.
+        considered: drafters that might be asked, as far as requests and trials allow it; they may
+            have been left out since these requests have better guesses.
+        answered: for how many requests each drafter that takes time had guesses.
         drafted: nodes in the step by proposer.
     """
 
@@ -46,7 +49,9 @@ class StepOutcome:
     num_committed: int
     step_s: float
     total_s: float
-    asked: Collection[str] = ()
+    draft_s: float = 0.0
+    considered: Collection[str] = ()
+    answered: Mapping[str, int] = field(default_factory=dict)
     drafted: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -63,7 +68,7 @@ class DrafterWorth:
         self._contests: defaultdict[tuple[str, int], _Contest] = defaultdict(_Contest)
 
     def pays(self, drafter: str, num_draws: int) -> bool:
-        """True if the drafter should be asked for the next step."""
+        """True if the drafter should be considered for the next step."""
         return self._contests[drafter, num_draws.bit_length()].asks
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -108,7 +113,7 @@ class _Contest:
 
     def observe(self, outcome: StepOutcome, drafter: str) -> None:
         """A step with or without the drafter; a request's own wish may decide it too."""
-        asked = drafter in outcome.asked
+        asked = drafter in outcome.considered
         if asked and self._catch_up_left:
             self._catch_up_left -= 1
             if not outcome.drafted.get(drafter):

@@ -6,8 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from actors.request_manager.budget import Bar
 from actors.request_manager.config import SpeculationConfig
@@ -18,19 +17,6 @@ logger = logging.getLogger(__name__)
 
 DraftsByRequest = dict[int, dict[str, Draft]]
 """Drafts by request id and drafter name."""
-
-
-@dataclass(frozen=True)
-class DraftRound:
-    """What became of one round of asking.
-
-    Attributes:
-        drafts: by request id and drafter name.
-        asked: names of the drafters that were asked.
-    """
-
-    drafts: DraftsByRequest = field(default_factory=dict)
-    asked: tuple[str, ...] = ()
 
 
 class Drafting:
@@ -50,19 +36,19 @@ class Drafting:
         self.failures: Counter[str] = Counter()
 
     async def ask(
-        self, tasks: Sequence[DraftTask], may_ask: Callable[[str], bool] = lambda name: True
-    ) -> DraftRound:
+        self, tasks: Sequence[DraftTask], wanted: Callable[[str, DraftTask], bool]
+    ) -> DraftsByRequest:
         """Drafts for all tasks from all drafters that they allow.
 
         Args:
-            may_ask: by drafter name.
+            wanted: whether a drafter, by name, should be asked for a task.
         """
         calls: dict[asyncio.Task[Mapping[int, Draft]], str] = {}
+        answered: DraftsByRequest = {}
         for name, drafter in self._drafters.items():
-            allowed = [task for task in tasks if task.drafters is None or name in task.drafters]
-            if allowed and may_ask(name):
-                calls[asyncio.ensure_future(drafter.draft(allowed))] = name
-        answered = DraftRound(asked=tuple(calls.values()))
+            chosen = [task for task in tasks if task.allows(name) and wanted(name, task)]
+            if chosen:
+                calls[asyncio.ensure_future(drafter.draft(chosen))] = name
         if not calls:
             return answered
         done, late = await asyncio.wait(calls, timeout=self._deadline_s)
@@ -75,12 +61,12 @@ class Drafting:
                 self._note_failure(calls[call], repr(error))
                 continue
             for request_id, draft in call.result().items():
-                answered.drafts.setdefault(request_id, {})[calls[call]] = draft
+                answered.setdefault(request_id, {})[calls[call]] = draft
         return answered
 
-    def note_rejected(self, faults: Mapping[str, str]) -> None:
-        """Drafts that broke the rules, by drafter name."""
-        for name, fault in faults.items():
+    def note_rejected(self, faults: Iterable[tuple[str, str]]) -> None:
+        """Drafts that broke the rules: drafter and reason."""
+        for name, fault in faults:
             self._note_failure(name, fault)
 
     def forget(self, request_id: int) -> None:

@@ -33,7 +33,12 @@ from actors.request_manager.prefix_reuse import PrefixReuse
 from actors.request_manager.records import Laps, Tally, step_outcome, step_record
 from actors.request_manager.request import Request, State
 from actors.request_manager.scheduler import Scheduler
-from actors.request_manager.settling import Settler, has_failed, results_by_request, verify_row
+from actors.request_manager.settling import (
+    Settler,
+    accepted_drafts,
+    results_by_request,
+    verify_row,
+)
 from actors.request_manager.turns import Turn
 from actors.request_manager.verify import VERIFICATION_RULES
 from actors.vocabulary import Vocabulary
@@ -87,7 +92,7 @@ class Engine:
             block_tokens=description.kv_block_tokens,
             batch_invariant=description.batch_invariant,
         )
-        self._scheduler = Scheduler(scheduling, self._ledger, self._reuse, num_groups)
+        self._scheduler = Scheduler(scheduling, self._ledger, self._reuse, num_groups, clock)
         self._composer = Composer()
         self._guessing = Guessing(speculation, drafters, description.vocab_size)
         self._rule = VERIFICATION_RULES[speculation.verification]
@@ -225,13 +230,16 @@ class Engine:
         ]
         laps.end("commit")
         for row, outcome, event in zip(rows, verified, events, strict=True):
-            num_committed = len(event.token_ids) if event else 0
-            if has_failed(row, outcome, results.get(row.row.request_id), num_committed):
-                self._fail(row.turn.request, InputError(LOST_GRAMMAR, "response_format"))
-            else:
-                self._emit(row.turn.request, event)
+            request = row.turn.request
+            self._emit(request, event)
+            if outcome is not None and outcome.is_cut and request.state is not State.FINISHED:
+                self._fail(request, InputError(LOST_GRAMMAR, "response_format"))
         laps.end("emit")
-        self._guessing.learn(step_outcome(message, rows, tally, laps.seconds, guesses.asked))
+        self._guessing.learn(
+            guesses,
+            step_outcome(message, rows, tally, laps.seconds, guesses),
+            accepted_drafts(rows, verified),
+        )
         counts = self._scheduler.take_counts()
         self._observer.step_done(step_record(message, rows, reply, tally, counts, laps.seconds))
         self._wake()
@@ -260,7 +268,7 @@ class Engine:
             self._end(request, FinishReason.ABORT)
         elif event is not None and event.finish_reason is not None:
             self._end(request, event.finish_reason, event)
-        elif event is not None:
+        elif event is not None and event.token_ids:
             self._note_first_token(request)
             request.sink.put(event)
 

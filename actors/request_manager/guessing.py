@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from actors.request_manager.budget import BUDGETS, Acceptance
 from actors.request_manager.config import SpeculationConfig
+from actors.request_manager.draft_gain import gain_of
 from actors.request_manager.drafter_worth import StepOutcome
+from actors.request_manager.drafters import DRAFTERS
 from actors.request_manager.drafting import Drafting, DraftsByRequest, draft_task
 from actors.request_manager.merge import MergedTree, merge
 from actors.request_manager.ports import Drafter, DraftTask
 from actors.request_manager.turns import Turn
+
+
+class Accepted(NamedTuple):
+    """The drafts of a request that were in a step, and which of their nodes were accepted."""
+
+    drafts: MergedTree
+    nodes: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -20,11 +30,15 @@ class Guesses:
 
     Attributes:
         trees: by request id.
-        asked: names of the drafters that were asked.
+        considered: names of the drafters that were asked, or might have been.
+        answered: for which requests each drafter that takes time had guesses.
+        promises: by request id, tokens that were expected before anyone was asked who takes time.
     """
 
     trees: Mapping[int, MergedTree] = field(default_factory=dict)
-    asked: Collection[str] = ()
+    considered: Collection[str] = ()
+    answered: Mapping[str, Collection[int]] = field(default_factory=dict)
+    promises: Mapping[int, float] = field(default_factory=dict)
 
 
 class Guessing:
@@ -50,14 +64,43 @@ class Guessing:
         self._vocab_size = vocab_size
         self._drafting = Drafting(drafters, config.draft_deadline_ms / 1e3)
         self._budget = BUDGETS[config.budget]()
+        self._names = [drafter.name for drafter in drafters]
 
     async def ask(self, turns: Sequence[Turn]) -> Guesses:
-        """One tree for each request that has drafts, cut to the request's own limits."""
+        """One tree for each request that has drafts, cut to the request's own limits.
+
+        Drafters without a model answer at once; then those that take time are asked, side by side,
+        for the requests for which that pays.
+        """
         num_draws = sum(turn.draws for turn in turns)
         bar = self._budget.bar(num_draws, _num_tokens(turns))
         tasks = [task for turn in turns if (task := draft_task(turn, self._config, bar))]
-        drafted = await self._drafting.ask(tasks, lambda name: self._budget.asks(name, num_draws))
-        return Guesses(self._merge(tasks, drafted.drafts), drafted.asked)
+        considered = {
+            name
+            for name in self._names
+            if any(task.allows(name) for task in tasks) and self._budget.considers(name, num_draws)
+        }
+        free = await self._drafting.ask(
+            tasks, lambda name, task: name in considered and name in DRAFTERS
+        )
+        trees, faults = self._merge(tasks, free)
+        promises = {request_id: tree.promise for request_id, tree in trees.items()}
+
+        chosen = {
+            name: self._budget.asks(
+                name,
+                {t.request_id: promises.get(t.request_id, 0.0) for t in tasks if t.allows(name)},
+                num_draws,
+            )
+            for name in considered - DRAFTERS.keys()
+        }
+        drafted = await self._drafting.ask(
+            tasks, lambda name, task: task.request_id in chosen.get(name, ())
+        )
+        if drafted:
+            trees, faults = self._merge(tasks, _joined(free, drafted))
+        self._drafting.note_rejected(faults)
+        return Guesses(trees, considered, _by_drafter(drafted), promises)
 
     def choose(
         self, trees: Mapping[int, MergedTree], turns: Sequence[Turn], room: int
@@ -70,23 +113,51 @@ class Guessing:
         num_draws = sum(turn.draws for turn in turns)
         return self._budget.select(trees, num_draws, _num_tokens(turns), room)
 
-    def learn(self, outcome: StepOutcome) -> None:
-        """A step is over."""
+    def learn(
+        self, guesses: Guesses, outcome: StepOutcome, accepted: Mapping[int, Accepted]
+    ) -> None:
+        """A step is over.
+
+        Args:
+            accepted: by request id.
+        """
         self._budget.observe(outcome)
+        for name, request_ids in guesses.answered.items():
+            for request_id in accepted.keys() & request_ids:
+                gain = gain_of(name, *accepted[request_id])
+                promise = guesses.promises.get(request_id, 0.0)
+                self._budget.observe_gain(name, promise, gain)
 
     def forget(self, request_id: int) -> None:
         """A request is over."""
         self._drafting.forget(request_id)
 
-    def _merge(self, tasks: Sequence[DraftTask], drafts: DraftsByRequest) -> dict[int, MergedTree]:
-        trees = {}
+    def _merge(
+        self, tasks: Sequence[DraftTask], drafts: DraftsByRequest
+    ) -> tuple[dict[int, MergedTree], list[tuple[str, str]]]:
+        """Trees by request id; and drafters whose drafts broke the rules, with the reason."""
+        trees: dict[int, MergedTree] = {}
+        faults: list[tuple[str, str]] = []
         for task in tasks:
             by_drafter = drafts.get(task.request_id)
             if by_drafter:
                 merged, rejected = merge(by_drafter, self._vocab_size, self.acceptance.probability)
-                self._drafting.note_rejected(rejected)
+                faults.extend(rejected.items())
                 trees[task.request_id] = merged.cut(task.max_nodes, task.max_depth)
-        return trees
+        return trees, faults
+
+
+def _joined(first: DraftsByRequest, second: DraftsByRequest) -> DraftsByRequest:
+    ids = {**first, **second}
+    return {one: first.get(one, {}) | second.get(one, {}) for one in ids}
+
+
+def _by_drafter(drafts: DraftsByRequest) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for request_id, by_name in drafts.items():
+        for name in by_name:
+            found.setdefault(name, set()).add(request_id)
+    return found
 
 
 def _num_tokens(turns: Sequence[Turn]) -> int:

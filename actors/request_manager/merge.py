@@ -58,6 +58,11 @@ class MergedTree:
             scores.append(acceptance if parent == CONTEXT else scores[parent] * acceptance)
         return tuple(scores)
 
+    @property
+    def promise(self) -> float:
+        """How many of the nodes are expected to be accepted."""
+        return sum(self.path_scores)
+
     def cut(self, max_nodes: int, max_depth: int) -> MergedTree:
         """The `max_nodes` nodes with the best path scores among those that are shallow enough.
 

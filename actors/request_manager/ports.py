@@ -64,6 +64,10 @@ class DraftTask:
     least_probability: float = 0.0
     tokens_per_s: float = 0.0
 
+    def allows(self, drafter: str) -> bool:
+        """True if the request lets a drafter, by name, be asked."""
+        return self.drafters is None or drafter in self.drafters
+
 
 @dataclass(frozen=True)
 class Draft:

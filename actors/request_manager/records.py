@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from actors.messages import StepMessage, StepReply
 from actors.request_manager.composer import StepRow
 from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.drafter_worth import StepOutcome
+from actors.request_manager.guessing import Guesses
 from actors.request_manager.ports import Clock, StepRecord
 from actors.request_manager.turns import AdmissionCounts
 
@@ -31,7 +32,11 @@ class Laps:
 
 @dataclass
 class Tally:
-    """What one step and its drafts came to; the seconds as in `SpeculationStats`."""
+    """What one step and its drafts came to; the seconds as in `SpeculationStats`.
+
+    Attributes:
+        num_forbidden: drafts that a grammar forbids: the LLM does not run them.
+    """
 
     draft_s: float
     step_s: float
@@ -41,6 +46,7 @@ class Tally:
     accepted_depths: list[int] = field(default_factory=list)
     depths: DepthCounts = field(default_factory=DepthCounts)
     num_committed: int = 0
+    num_forbidden: int = 0
 
 
 def step_record(
@@ -79,16 +85,18 @@ def step_outcome(
     rows: Sequence[StepRow],
     tally: Tally,
     phase_s: Mapping[str, float],
-    asked: Collection[str],
+    guesses: Guesses,
 ) -> StepOutcome:
     """What the budget learns from a step."""
     return StepOutcome(
         num_draws=sum(row.turn.draws for row in rows),
-        num_tokens=message.num_tokens,
-        num_draft_nodes=sum(len(row.drafts) for row in rows),
+        num_tokens=message.num_tokens - tally.num_forbidden,
+        num_draft_nodes=sum(len(row.drafts) for row in rows) - tally.num_forbidden,
         num_committed=tally.num_committed,
         step_s=phase_s["step"],
         total_s=sum(phase_s.values()),
-        asked=asked,
+        draft_s=phase_s["draft"],
+        considered=guesses.considered,
+        answered={name: len(ids) for name, ids in guesses.answered.items()},
         drafted=tally.drafted,
     )

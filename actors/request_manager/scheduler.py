@@ -1,10 +1,10 @@
 """Iteration-level scheduling (Orca, OSDI 2022): before every step, who runs and how much.
 
-Decodes come first, one root each; prompts fill what is left of the step in chunks, so a long
-prompt never stops the others; drafts get the rest. Requests are admitted by priority and then first
-come, first served, while there are KV blocks for what they have to run now. Blocks that hold the
-same tokens already are taken over (`prefix_reuse`); one whose next block is being computed for
-another request waits for it.
+Decodes come first, one root each; prompts fill what is left of the step in chunks, the most urgent
+first, so a long prompt never stops the others; drafts get the rest. Requests are admitted by
+priority and then first come, first served, while there are KV blocks for what they have to run now.
+Blocks that hold the same tokens already are taken over (`prefix_reuse`); one whose next block is
+being computed for another request waits for it.
 
 When blocks run out in mid-decode, blocks that were granted for drafts are taken back first; then
 whoever is last in that order gives all of its blocks back, and is computed again later. So the
@@ -14,6 +14,7 @@ first request always gets on, and speculation never drives anybody out.
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from dataclasses import replace
 from actors.errors import InputError
 from actors.request_manager.config import SchedulerConfig
 from actors.request_manager.kv_ledger import KVLedger
+from actors.request_manager.ports import Clock
 from actors.request_manager.prefix_reuse import PrefixReuse
 from actors.request_manager.request import Request, State
 from actors.request_manager.turns import AdmissionCounts, Grant, Returned, Turn
@@ -35,15 +37,21 @@ class Scheduler:
         ledger: its blocks.
         reuse: which of them are shared.
         num_groups: groups of requests that take steps independently of each other.
+        clock: monotonic seconds.
     """
 
     def __init__(
-        self, config: SchedulerConfig, ledger: KVLedger, reuse: PrefixReuse, num_groups: int = 1
+        self,
+        config: SchedulerConfig,
+        ledger: KVLedger,
+        reuse: PrefixReuse,
+        num_groups: int = 1,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._config = config
         self._ledger = ledger
         self._reuse = reuse
-        self._waiting = WaitingQueue(config.max_queued_requests, config.max_queued_tokens)
+        self._waiting = WaitingQueue(config.max_queued_requests, config.max_queued_tokens, clock)
         self._groups: list[list[Request]] = [[] for _ in range(num_groups)]
         self._yielding: set[int] = set()
         self._trimmed: list[int] = []
@@ -95,8 +103,7 @@ class Scheduler:
         decodes = [request for request in running if request.state is State.DECODE][:room]
         turns = [self._turn(request, 1) for request in decodes]
         room -= len(turns)
-        prefills = [request for request in running if request.state is State.PREFILL]
-        candidates = itertools.chain(prefills, self._admissions(group))
+        candidates = self._candidates(group, running)
         while room and (request := next(candidates, None)):
             turns.append(self._turn(request, room))
             room -= turns[-1].num_tokens
@@ -175,6 +182,19 @@ class Scheduler:
         request.in_flight = True
         start = self._ledger.account(request.request_id).committed
         return Turn(request, start, min(room, len(request.tokens) - start))
+
+    def _candidates(self, group: int, running: Sequence[Request]) -> Iterator[Request]:
+        """Whose prompts are to be run, in order: prefills that have begun, and new ones.
+
+        The prefills wait only for who is more urgent and can be admitted.
+        """
+        begun = deque(request for request in running if request.state is State.PREFILL)
+        admissions = self._admissions(group)
+        while begun:
+            is_next = not self._waiting or seniority(begun[0]) < seniority(self._waiting.first)
+            admitted = None if is_next else next(admissions, None)
+            yield admitted or begun.popleft()
+        yield from admissions
 
     def _admissions(self, group: int) -> Iterator[Request]:
         """Admit waiting requests, one for each time that the caller asks for the next."""

@@ -6,7 +6,7 @@ commits; knows nothing of tasks, queues or time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from actors.errors import ProtocolError
 from actors.messages import RowResult, StepReply
@@ -14,6 +14,7 @@ from actors.request_manager.budget import Acceptance
 from actors.request_manager.commit import commit
 from actors.request_manager.composer import Composer, StepRow
 from actors.request_manager.generation import NO_TOP, GenerationEvent, TokenLogprob
+from actors.request_manager.guessing import Accepted
 from actors.request_manager.kv_ledger import KVLedger
 from actors.request_manager.prefix_reuse import PrefixReuse
 from actors.request_manager.records import Tally
@@ -40,23 +41,26 @@ def results_by_request(rows: Sequence[StepRow], reply: StepReply) -> dict[int, R
     return results
 
 
-def has_failed(
-    row: StepRow, verified: Verified | None, result: RowResult | None, num_committed: int
-) -> bool:
-    """True if one of the tokens that a row brought could not be drawn as it should."""
-    if verified is None or result is None:
-        return False
-    drawn_at = {_tree_output(row) + node for node in verified.kept_nodes[:num_committed]}
-    return not drawn_at.isdisjoint(result.failed_outputs)
+def accepted_drafts(
+    rows: Sequence[StepRow], verified: Sequence[Verified | None]
+) -> dict[int, Accepted]:
+    """What became of the drafts of the rows that were verified, by request id."""
+    return {
+        row.row.request_id: Accepted(row.drafts, [node - 1 for node in outcome.accepted])
+        for row, outcome in zip(rows, verified, strict=True)
+        if outcome is not None
+    }
 
 
 def verify_row(
     row: StepRow, results: Mapping[int, RowResult], rule: VerificationRule
 ) -> Verified | None:
-    """What a row brings; None for a prefill chunk that is not the last."""
-    if not row.turn.draws:
+    """What a row brings; None for one that drew nothing, such as a chunk within a prompt."""
+    if not row.turn.draws or results[row.row.request_id].undrawn:
         return None
-    return rule.verify(row.tree, results[row.row.request_id].drawn_ids[_tree_output(row) :])
+    first, result = _tree_output(row), results[row.row.request_id]
+    verified = rule.verify(row.tree, result.drawn_ids[first:])
+    return verified.before({output - first for output in result.failed_outputs})
 
 
 class Settler:
@@ -86,7 +90,8 @@ class Settler:
         if request.wants_prompt_logprobs and result is not None:
             request.prompt_logprobs.extend(_scored(row, result))
         if verified is None:
-            self._keep(request, range(row.turn.num_tokens))
+            runs_again = result is not None and result.undrawn
+            self._keep(request, range(row.turn.num_tokens - runs_again))
             self._publish(request)
             return None
         self._keep(
@@ -96,7 +101,7 @@ class Settler:
         prompt_logprobs = request.take_prompt_logprobs() if request.wants_prompt_logprobs else ()
         committed = commit(request.rules, request.output, verified.token_ids)
         num_accepted = min(len(verified.accepted), len(committed.token_ids))
-        self._count(row, verified, num_accepted, tally)
+        self._count(row, verified, num_accepted, _forbidden(row, result), tally)
         tally.num_committed += len(committed.token_ids)
         request.output = committed.state
         request.tokens.extend(committed.token_ids)
@@ -120,7 +125,14 @@ class Settler:
         committed = self._ledger.account(request.request_id).committed
         self._ledger.publish(request.request_id, self._reuse.offered(request, committed))
 
-    def _count(self, row: StepRow, verified: Verified, num_accepted: int, tally: Tally) -> None:
+    def _count(
+        self,
+        row: StepRow,
+        verified: Verified,
+        num_accepted: int,
+        forbidden: Collection[int],
+        tally: Tally,
+    ) -> None:
         if row.turn.request.num_output > 0:
             row.turn.request.stats.record(
                 len(row.drafts), num_accepted, tally.draft_s, tally.step_s, tally.forward_s
@@ -132,6 +144,7 @@ class Settler:
             )
         if len(row.drafts):
             tally.accepted_depths.append(num_accepted)
+        tally.num_forbidden += len(forbidden)
         accepted, committed = set(verified.accepted), set(verified.accepted[:num_accepted])
         drafts = row.drafts
         for node, parent in enumerate(drafts.tree.parents):
@@ -141,7 +154,7 @@ class Settler:
             for drafter, _, score in proposals:
                 tally.drafted[drafter] += 1
                 tally.accepted[drafter] += node + 1 in committed
-                if was_tried:
+                if was_tried and node + 1 not in forbidden:
                     depth = drafts.tree.depths[node]
                     self._acceptance.observe(drafter, depth, score, is_accepted)
 
@@ -149,6 +162,13 @@ class Settler:
 def _tree_output(row: StepRow) -> int:
     """The output of the row that belongs to the root of its tree."""
     return row.root_node - row.row.first_output
+
+
+def _forbidden(row: StepRow, result: RowResult | None) -> set[int]:
+    """Drafts in the row's tree that a grammar forbids: no sign of how good they are."""
+    failed = result.failed_outputs if result is not None else ()
+    first = _tree_output(row)
+    return {output - first for output in failed if output > first}
 
 
 def _scored(row: StepRow, result: RowResult) -> list[TokenLogprob]:

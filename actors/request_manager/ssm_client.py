@@ -99,11 +99,8 @@ class SSMDrafter:
 
     def forget(self, request_id: int) -> None:
         """The request is over; its session is released in the background."""
-        if not self._sessions.forget(request_id):
-            return
-        self._released.append(request_id)
-        if self._releasing is None or self._releasing.done():
-            self._releasing = asyncio.create_task(self._release())
+        if self._sessions.forget(request_id):
+            self._release([request_id])
 
     async def close(self) -> None:
         """End the connection, and any attempt to bring the draft model back."""
@@ -124,7 +121,11 @@ class SSMDrafter:
         drafts = await self._ask(peer, tasks, self._deadline_s)
         unknown = {draft.session_id for draft in drafts if draft.unknown_session}
         if unknown:
-            again = [task for task in tasks if task.request_id in unknown]
+            again = [
+                task
+                for task in tasks
+                if task.request_id in unknown and task.request_id in self._sessions
+            ]
             drafts += await self._ask(peer, again, deadline - loop.time())
         return drafts
 
@@ -133,13 +134,18 @@ class SSMDrafter:
     ) -> list[SessionDraft]:
         request = self._sessions.request(tasks)
         reply = await peer.draft(request, timeout_s)
-        self._sessions.confirm(request, reply)
+        self._release(self._sessions.confirm(request, reply))
         self.weights_version = reply.weights_version
         if self._note_noise is not None:
             self._note_noise(reply.noise_hits, reply.noise_misses)
         return list(reply.drafts)
 
-    async def _release(self) -> None:
+    def _release(self, session_ids: Sequence[int]) -> None:
+        self._released.extend(session_ids)
+        if self._released and (self._releasing is None or self._releasing.done()):
+            self._releasing = asyncio.create_task(self._send_released())
+
+    async def _send_released(self) -> None:
         while self._released and (peer := self._peer) is not None:
             released, self._released = self._released, []
             try:

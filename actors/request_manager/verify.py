@@ -6,7 +6,7 @@ after the last accepted node is the bonus. Rules are objects in `VERIFICATION_RU
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -25,15 +25,24 @@ class Verified:
     Attributes:
         accepted: draft nodes of the step tree, from the root down; the root is not among them.
         token_ids: their tokens, then the bonus.
+        is_cut: the token after these could not be drawn as it should.
     """
 
     accepted: tuple[int, ...]
     token_ids: tuple[int, ...]
+    is_cut: bool = False
 
     @property
     def kept_nodes(self) -> tuple[int, ...]:
         """Nodes of the step tree whose KV belongs to committed tokens: root and accepted."""
         return (ROOT, *self.accepted)
+
+    def before(self, faulty: Collection[int]) -> Verified:
+        """What was drawn before the first of the kept nodes that is `faulty`."""
+        for num_good, node in enumerate(self.kept_nodes):
+            if node in faulty:
+                return Verified(self.accepted[:num_good], self.token_ids[:num_good], is_cut=True)
+        return self
 
 
 class VerificationRule(Protocol):

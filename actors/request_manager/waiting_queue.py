@@ -6,10 +6,13 @@ count requests and tokens, so that neither many requests nor long ones make the 
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 
 from actors.errors import OverloadedError
+from actors.request_manager.pace import Pace
+from actors.request_manager.ports import Clock
 from actors.request_manager.request import Request, State
 
 
@@ -19,13 +22,17 @@ class WaitingQueue:
     Args:
         max_requests: requests that may wait, beyond those for which there is a place already.
         max_tokens: their tokens; no limit for a request alone, or where all could run now.
+        clock: monotonic seconds; from what has left lately those who are refused are told when to
+            come again.
     """
 
-    def __init__(self, max_requests: int, max_tokens: int) -> None:
+    def __init__(self, max_requests: int, max_tokens: int, clock: Clock = time.monotonic) -> None:
         self._max_requests = max_requests
         self._max_tokens = max_tokens
         self._requests: list[Request] = []
         self._num_tokens = 0
+        self._requests_pace = Pace(clock)
+        self._tokens_pace = Pace(clock)
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -60,11 +67,13 @@ class WaitingQueue:
     def _require_room(self, requests: Sequence[Request], num_idle_places: int) -> None:
         num_waiting = len(self) + len(requests) - num_idle_places
         if num_waiting > self._max_requests:
-            raise OverloadedError("too many requests are waiting")
+            wait_s = self._requests_pace.wait_s(num_waiting - self._max_requests)
+            raise OverloadedError("too many requests are waiting", wait_s)
         num_tokens = self._num_tokens + sum(len(request.tokens) for request in requests)
         alone = not self._requests and len(requests) == 1
         if num_waiting > 0 and num_tokens > self._max_tokens and not alone:
-            raise OverloadedError("too many prompt tokens are waiting")
+            wait_s = self._tokens_pace.wait_s(num_tokens - self._max_tokens)
+            raise OverloadedError("too many prompt tokens are waiting", wait_s)
 
     def put_back(self, request: Request) -> None:
         """Queue a request whatever the limits: it was let in before."""
@@ -78,6 +87,8 @@ class WaitingQueue:
             raise ValueError(f"request {request.request_id} does not wait")
         del self._requests[place]
         self._num_tokens -= len(request.tokens)
+        self._requests_pace.note(1)
+        self._tokens_pace.note(len(request.tokens))
 
     def _place(self, request: Request) -> int | None:
         place = bisect_left(self._requests, seniority(request), key=seniority)

@@ -59,10 +59,12 @@ def expand(
     expanded = [_Expanded(sprout) for sprout in sprouts]
     free = store.tree_slots
     while True:
+        num_rows = 0
+        for sprout in sprouts:
+            num_rows += sprout.growth.trim(len(free) - num_rows)
         growing = [sprout.growth for sprout in sprouts if sprout.growth.frontier]
         promise = sum(growth.promise for growth in growing)
-        num_rows = min(sum(len(growth.frontier) for growth in growing), len(free))
-        if not num_rows or not worth.pays(promise, num_rows, tokens_per_s):
+        if not num_rows or not worth.decide(promise, num_rows, tokens_per_s):
             return
         since = time.perf_counter()
         hidden = model.forward(_frontiers(expanded, free), store.cache)
@@ -83,9 +85,9 @@ class _Expanded:
         self._token_ids: list[int] = []
         self._parents: list[int] = []
 
-    def trim(self, room: int) -> int:
-        """Keep at most `room` nodes of the frontier; returns how many there are."""
-        del self._growth.frontier[room:]
+    @property
+    def num_rows(self) -> int:
+        """Nodes to run next."""
         return len(self._growth.frontier)
 
     def span(self, slots: Slots, first_row: int) -> Span:
@@ -101,14 +103,14 @@ class _Expanded:
 
 
 def _frontiers(expanded: Sequence[_Expanded], free: Slots) -> list[Span]:
-    """The frontiers of all trees, as far as there are slots for them."""
+    """The frontiers of all trees, for which there are slots enough."""
     spans: list[Span] = []
     first_row = 0
     for tree in expanded:
-        taken = tree.trim(len(free) - first_row)
-        if taken:
-            spans.append(tree.span(free[first_row : first_row + taken], first_row))
-            first_row += taken
+        if tree.num_rows:
+            end = first_row + tree.num_rows
+            spans.append(tree.span(free[first_row:end], first_row))
+            first_row = end
     return spans
 
 

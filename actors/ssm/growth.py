@@ -106,6 +106,11 @@ class Growth:
         ends = self.depth >= self.max_depth or not self.num_children
         self.frontier = [] if ends else grown
 
+    def trim(self, room: int) -> int:
+        """Keep at most `room` nodes of the frontier; returns how many there are."""
+        del self.frontier[room:]
+        return len(self.frontier)
+
     @property
     def promise(self) -> float:
         """Sum of the path scores of the nodes to expand next."""

@@ -11,9 +11,21 @@ Trees are only guesses, so what the clock decides here never shows in a text.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 
 FORGET = 1 / 32
 FIRST_SHARE = 0.6
+HICCUP = 3.0
+"""A pass that takes so many times longer than it should says something of the machine's other work
+only."""
+PATIENCE = 32
+"""How often passes of a size are not run before one is, to see whether that is still right."""
+
+
+@dataclass
+class _Size:
+    seconds: float = 0.0
+    left_out: int = 0
 
 
 class PassWorth:
@@ -21,16 +33,22 @@ class PassWorth:
 
     def __init__(self) -> None:
         self._share = FIRST_SHARE
-        self._seconds: defaultdict[int, float] = defaultdict(float)
+        self._sizes: defaultdict[int, _Size] = defaultdict(_Size)
 
-    def pays(self, promise: float, num_rows: int, tokens_per_s: float) -> bool:
-        """True if a pass should be run; always where its time is unknown or worth nothing.
+    def decide(self, promise: float, num_rows: int, tokens_per_s: float) -> bool:
+        """Whether a pass should be run; always where its time is unknown or worth nothing.
 
         Args:
             promise: the sum of the path scores of the nodes to expand.
             tokens_per_s: what a second is worth.
         """
-        return promise * self._share > tokens_per_s * self._seconds[num_rows.bit_length()]
+        size = self._sizes[num_rows.bit_length()]
+        price = tokens_per_s * size.seconds
+        if not price or promise * self._share > price or size.left_out >= PATIENCE:
+            size.left_out = 0
+            return True
+        size.left_out += 1
+        return False
 
     def observe(self, promise: float, gain: float, num_rows: int, seconds: float) -> None:
         """A pass was run.
@@ -38,7 +56,8 @@ class PassWorth:
         Args:
             gain: the sum of the path scores of the children that were kept.
         """
-        self._share += FORGET * (gain / promise - self._share)
-        size = num_rows.bit_length()
-        known = self._seconds[size]
-        self._seconds[size] = known + FORGET * (seconds - known) if known else seconds
+        if promise:
+            self._share += FORGET * (gain / promise - self._share)
+        size = self._sizes[num_rows.bit_length()]
+        known = size.seconds or seconds
+        size.seconds = known + FORGET * (min(seconds, HICCUP * known) - known)

@@ -4,8 +4,7 @@
 
 The real server runs in processes of its own; a second engine with an LLM of its own is driven from
 here, without Ray Serve and HTTP. They take turns, round by round, so that a machine that drifts
-does so under both. The client is as thin as it can be: it looks only for the first token and the
-end, for it runs on the cores that it measures. Prints a table, then one JSON line.
+does so under both. Prints a table, then one JSON line.
 """
 
 from __future__ import annotations
@@ -22,13 +21,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from actors.errors import PeerError
 from actors.request_manager.generation import GenerationRequest, StopConditions
 from actors.sampling import SamplingParams
 from cluster import ray_api
 from cluster.bench.prompts import SAMPLE, load_prompts
+from cluster.bench.raw_client import stream_completion
 from cluster.bench.server import running_server
 from cluster.config import Config, load_config
 from cluster.generate_command import encode_prompt
@@ -36,9 +34,6 @@ from cluster.launch import launch
 from cluster.models import resolve_model
 from cluster.placement import plan_placement
 from cluster.tokenizer import load_tokenizer
-
-END = b"data: [DONE]"
-TEXT = b'"text":"'
 
 
 @dataclass(frozen=True)
@@ -70,36 +65,9 @@ class Round:
 
 
 async def ask_http(url: str, prompt: Sequence[int], max_tokens: int) -> Timing:
-    """Stream one answer over a connection of its own. Raises PeerError if it breaks off."""
-    address = urlsplit(url)
-    body = {
-        "prompt": list(prompt),
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    content = json.dumps(body).encode()
-    head = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: {address.netloc}\r\nConnection: close\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-    )
-    reader, writer = await asyncio.open_connection(address.hostname, address.port)
-    try:
-        sent_s = time.monotonic()
-        writer.write(head.encode() + content)
-        first_token_s, tail = None, b""
-        while data := await reader.read(65536):
-            tail = (tail + data)[-65536:]
-            if first_token_s is None and TEXT in tail:
-                first_token_s = time.monotonic() - sent_s
-    finally:
-        writer.close()
-    if first_token_s is None or END not in tail:
-        raise PeerError(f"the stream broke off: {tail[-200:].decode(errors='replace')}")
-    usage = tail[tail.rindex(b'"completion_tokens":') :].split(b":", 1)[1]
-    return Timing(first_token_s, int(usage.split(b",", 1)[0]))
+    """Stream one answer. Raises PeerError if it breaks off."""
+    answer = await stream_completion(url, prompt, max_tokens, {})
+    return Timing(answer.first_token_s, answer.num_tokens)
 
 
 async def measure(

@@ -33,12 +33,14 @@ class Workload:
 
     Attributes:
         repeats: how often each prompt is asked in each mode; one is enough in greedy decoding.
+        more: what else every request says.
     """
 
     prompts: Sequence[Prompt]
     max_tokens: int
     temperature: float
     repeats: int = 1
+    more: Mapping[str, Any] = field(default_factory=dict)
     seeds: Iterator[int] = field(default_factory=itertools.count)
 
     @property
@@ -51,6 +53,7 @@ class Workload:
             "temperature": self.temperature,
             "seed": next(self.seeds),
             "speculation": dict(wishes),
+            **self.more,
         }
 
 

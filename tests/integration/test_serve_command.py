@@ -21,6 +21,7 @@ from conftest import CONFIG, PATIENCE_S, wait_until
 from actors.errors import UnavailableError
 from cluster.bench.server import free_port
 from deploy.http_server import bound_socket
+from tests.processes import descendants
 
 pytestmark = [pytest.mark.integration]
 
@@ -54,6 +55,11 @@ class Command:
             if text in line:
                 return str(line)
         raise AssertionError(f"{text!r} was not written; {self.process.communicate()}")
+
+    def kill_part(self, title: str) -> None:
+        """Kill the actor that process lists show under this title."""
+        (part,) = descendants(title, self.process.pid)
+        part.kill()
 
     def finish(self) -> tuple[int, str, str]:
         out, err = self.process.communicate(timeout=PATIENCE_S)
@@ -92,7 +98,9 @@ def start_server(commands: list[Command], port: int, config: Path = CONFIG) -> C
 
 @pytest.mark.model
 def test_up_a_token_and_down(commands: list[Command], smollm2_path: Path) -> None:
-    command = start_server(commands, free_port())
+    """And in between parts fail: the terminal tells which, and when they are back."""
+    port = free_port()
+    command = start_server(commands, port)
     curl = command.wait_for("stdout", "curl")
     answer = subprocess.run(
         ["bash", "-c", curl.replace("curl", "curl -sS", 1)],
@@ -102,10 +110,16 @@ def test_up_a_token_and_down(commands: list[Command], smollm2_path: Path) -> Non
     )
     assert "Jupiter" in json.loads(answer.stdout)["choices"][0]["message"]["content"]
 
+    command.kill_part("LLMRank")
+    with streaming(port, 4) as lines:  # whoever waits for a token notices first
+        assert "data: [DONE]" in list(lines)
+    assert command.wait_for("stderr", "is back").startswith("The LLM ")
+    command.kill_part("RequestManager")
+    assert command.wait_for("stderr", "has failed").startswith("The request manager")
+    assert command.wait_for("stderr", "is back").startswith("The request manager")
+
     command.interrupt()
-    status, out, err = command.finish()
-    assert (status, out) == (0, "")
-    assert "Traceback" not in err
+    assert command.finish() == (0, "", "Shutting down\n")
     assert command.left() == []
 
 
@@ -234,6 +248,7 @@ def test_generate(commands: list[Command], smollm2_path: Path) -> None:
     status, out, err = command.finish()
     assert status == 0, err
     assert "Paris" in out
+    assert err.index("Starting Ray") < err.index("Loading smollm2") < err.index("Generating")
     statistics = json.loads(err.splitlines()[-1])
     assert statistics["finish_reason"] == "stop"
     assert statistics["completion_tokens"] > 1

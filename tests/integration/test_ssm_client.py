@@ -123,6 +123,21 @@ async def test_a_request_that_is_over_is_released(model: ScriptedDraft, address:
         await until(lambda: list(model.sessions) == [2])
 
 
+async def test_a_request_that_ends_while_an_answer_is_on_its_way_is_released(
+    model: ScriptedDraft, address: str
+) -> None:
+    async with drafting(address) as drafter:
+        model.hold.clear()
+        asked = asyncio.create_task(drafter.draft([task(1, 5), task(2, 5)]))
+        await asyncio.sleep(0.05)
+        drafter.forget(1)
+        model.hold.set()
+        await asked
+        await until(lambda: list(model.sessions) == [2])
+        drafter.forget(2)
+        await until(lambda: not model.sessions)
+
+
 @pytest.mark.parametrize(
     ("fault", "seen"), [(ProtocolError("odd"), ProtocolError), (ZeroDivisionError("x"), PeerError)]
 )

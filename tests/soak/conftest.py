@@ -1,6 +1,6 @@
 """A server of a tiny random model with the embedded model's tokenizer, and eyes on its processes.
 
-`make soak`; the environment makes it longer: SOAK_ROUNDS, SOAK_REQUESTS, SOAK_S.
+`make soak`; the environment makes it longer: SOAK_ROUNDS, SOAK_REQUESTS, SOAK_KILLS, SOAK_S.
 """
 
 from __future__ import annotations

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import threading
 from dataclasses import replace
 
 import pytest
 
 from actors.errors import InputError
-from actors.grammar import grammar_of_choice, grammar_of_json, grammar_of_regex, grammar_of_schema
+from actors.grammar import (
+    Grammars,
+    grammar_of_choice,
+    grammar_of_json,
+    grammar_of_regex,
+    grammar_of_schema,
+)
+from actors.llm import rank
+from actors.request_manager.budget import Acceptance
 from actors.request_manager.generation import FinishReason, SpeculationOptions
+from actors.request_manager.outbox import Outbox
 from actors.sampling import SamplingParams
 from actors.vocabulary import Vocabulary
 from tests.unit.llm.tiny_models import VOCAB_SIZE
@@ -168,3 +179,80 @@ async def test_what_would_outlive_the_grammar_is_refused(name):
             await answers(engine, [request])
     assert raised.value.param == name
     assert len(PIECES) < VOCAB_SIZE - 1
+
+
+async def test_others_go_on_while_a_grammar_is_compiled(monkeypatch):
+    release = threading.Event()
+    compile_now = Grammars.compile
+    slow, quick = (grammar_of_regex(regex, "regex") for regex in ("[ab]{9}", "[cd]{9}"))
+
+    def compile_late(self, source):
+        if source == slow:
+            release.wait()
+        return compile_now(self, source)
+
+    waiting, known, plain = (
+        ask(encode("ababab"), 12, grammar=grammar) for grammar in (slow, quick, "")
+    )
+    async with engine_on(vocabulary=VOCABULARY) as engine:
+        [alone] = await answers(engine, [waiting])
+        await answers(engine, [known])
+    monkeypatch.setattr(Grammars, "compile", compile_late)
+    async with engine_on(vocabulary=VOCABULARY) as engine:
+        held_up = asyncio.create_task(answers(engine, [waiting]))
+        ended = await answers(engine, [plain])
+        assert len(ended[0].token_ids) == 12
+        assert not held_up.done()
+        release.set()
+        [late] = await held_up
+        [other] = await answers(engine, [known])
+    assert late.token_ids == alone.token_ids
+    assert re.fullmatch("[cd]{9}", decode(other.token_ids))
+
+
+async def test_a_request_may_be_cancelled_while_its_grammar_is_compiled(monkeypatch):
+    release = threading.Event()
+    monkeypatch.setattr(Grammars, "compile", lambda self, source: release.wait())
+    outbox = Outbox()
+    async with engine_on(vocabulary=VOCABULARY) as engine:
+        asked_for = ask(encode("ab"), 5, grammar=grammar_of_regex("ab", "regex"))
+        [request] = engine.submit([(asked_for, outbox.sink("r"))])
+        await answers(engine, [ask(encode("ab"), 5)])
+        engine.cancel(request)
+        news = await outbox.take()
+        await answers(engine, [ask(encode("ba"), 5)])
+        assert engine.is_idle
+        release.set()
+    assert news["r"].event.finish_reason is FinishReason.ABORT
+
+
+@pytest.mark.parametrize("num_logprobs", [None, 0, 3])
+async def test_forbidden_drafts_are_not_run_and_learnt_nothing_from(monkeypatch, num_logprobs):
+    """What the LLM runs are the nodes that the grammar allows, and the root."""
+    run: list[tuple[int, int]] = []
+    observed: list[bool] = []
+    build, observe = rank.build_batch, Acceptance.observe
+
+    def build_batch(rows, *others):
+        run.extend((row.request_id, len(row.tree)) for row in rows)
+        return build(rows, *others)
+
+    monkeypatch.setattr(rank, "build_batch", build_batch)
+    monkeypatch.setattr(
+        Acceptance, "observe", lambda *args: observed.append(args[-1]) or observe(*args)
+    )
+    prompt = [PIECES.index(piece) for mark in ',:-}"' for piece in ("ab", mark, mark)]
+    grammar = grammar_of_regex("(ab[0-9])+", "regex")
+    asked_for = ask(prompt, 60, grammar=grammar, num_logprobs=num_logprobs)
+    [on] = await on_and_off([asked_for])
+    assert on.stats.num_draft_tokens > on.stats.num_accepted_draft_tokens + 10
+    num_run = sum(size for _, size in run[: 1 + on.stats.num_llm_steps]) - len(asked_for.prompt_ids)
+    assert num_run < on.stats.num_llm_steps + on.stats.num_draft_tokens
+    assert len(observed) < on.stats.num_draft_tokens
+    async with engine_on(vocabulary=VOCABULARY) as engine:
+        [off] = await answers(engine, [replace(asked_for, speculation=OFF)])
+    for one, other in zip(on.logprobs, off.logprobs, strict=True):
+        assert one.token_id == other.token_id
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
+        assert one.top.token_ids == other.top.token_ids
+    assert len(on.logprobs) == (0 if num_logprobs is None else len(on.token_ids))

@@ -92,9 +92,10 @@ void add_value_tile(const T* values, const int64_t* places, int64_t width, const
   for (int64_t k = 0; k < width; ++k)
     for (int i = 0; i < kDim; i += kLanes)
       store(tile + k * kDim + i, load(values + places[k] * kDim + i));
+  constexpr int kQueries = kDim <= 64 ? 4 : 2;  // as many as there are registers for their sums
   int64_t q = 0;
-  for (; q + 2 <= count; q += 2)
-    add_values<kDim, 2>(weights + q * stride, stride, tile, width, sums + q * kDim);
+  for (; q + kQueries <= count; q += kQueries)
+    add_values<kDim, kQueries>(weights + q * stride, stride, tile, width, sums + q * kDim);
   for (; q < count; ++q)
     add_values<kDim, 1>(weights + q * stride, stride, tile, width, sums + q * kDim);
 }

@@ -14,6 +14,7 @@ from actors.decoder.kv_cache import KVCache
 from actors.decoder.layer_weights import DecoderShape, LayerWeights, Rotary, Weights
 from actors.decoder.native.kernels import LANES, Kernels
 from actors.decoder.native.packed import MatrixStruct, PackedMatrix, alternating
+from actors.errors import ModelError
 
 ALL_POSITIONS = 1 << 62
 """A window that nothing falls out of."""
@@ -88,9 +89,10 @@ class NativeDecoder:
     ) -> None:
         self._kernels = kernels
         self._rotary = rotary
-        self._probe = torch.empty(0)
+        self._probe = torch.empty(0, dtype=torch.float32)
         self._embedding = embedding
-        self._final_norm = final_norm
+        self._owned: list[Any] = []
+        self._final_norm = self._own(final_norm)
         self._shape = _Shape(
             shape.num_heads,
             shape.kv.num_kv_heads,
@@ -102,7 +104,6 @@ class NativeDecoder:
         )
         self._layers = (_Layer * shape.kv.num_layers)()
         self._num_layers = 0
-        self._owned: list[Any] = []
 
     def add_layer(self, weights: LayerWeights) -> None:
         gate_up = weights.gate_up
@@ -130,8 +131,7 @@ class NativeDecoder:
 
     @torch.inference_mode()
     def run(self, hidden: Tensor, batch: StepBatch, cache: KVCache) -> Tensor:
-        norm = self._final_norm
-        result = hidden if norm is None else torch.empty_like(hidden)
+        result = hidden if self._final_norm is None else torch.empty_like(hidden)
         cosines, sines = (table[0].contiguous() for table in self._rotary_of(batch))
         layout = batch.layout
         step = _Step(
@@ -147,7 +147,7 @@ class NativeDecoder:
             layout.parents.data_ptr(),
             layout.depths.data_ptr(),
             cache.data.data_ptr(),
-            None if norm is None else norm.data_ptr(),
+            self._final_norm,
             result.data_ptr(),
         )
         self._kernels.run_layers(self._shape, self._layers, self._num_layers, step)
@@ -155,9 +155,12 @@ class NativeDecoder:
 
     def _rotary_of(self, batch: StepBatch) -> tuple[Tensor, Tensor]:
         cosines, sines = self._rotary(self._probe, batch.positions[None])
+        if cosines.shape[-1] != self._shape.dim:
+            raise ModelError("its rotary positions turn a part of each head only")
         return cosines, sines
 
     def _pack(self, weights: Weights) -> MatrixStruct:
+        self._check(weights.matrix)
         packed = PackedMatrix(weights.matrix, weights.bias)
         self._owned.append(packed)
         return packed.struct
@@ -166,5 +169,11 @@ class NativeDecoder:
         """A pointer to a tensor that is kept alive."""
         if tensor is None:
             return None
+        self._check(tensor)
         self._owned.append(tensor := tensor.detach().contiguous())
         return tensor.data_ptr()
+
+    def _check(self, tensor: Tensor) -> None:
+        """Native code takes all elements for those of one type. Raises ModelError."""
+        if tensor.dtype != self._embedding.dtype:
+            raise ModelError(f"its weights are {tensor.dtype} beside {self._embedding.dtype}")

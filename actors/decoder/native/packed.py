@@ -36,8 +36,10 @@ class PackedMatrix:
     def __init__(self, matrix: Tensor, bias: Tensor | None = None) -> None:
         out_features, in_features = matrix.shape
         group = 2 if matrix.dtype == torch.bfloat16 else 1
-        padded = F.pad(matrix.detach(), (0, 0, 0, -out_features % PANEL))
-        panels = padded.view(-1, PANEL, in_features // group, group)
+        padded, missing = matrix.detach(), -out_features % PANEL
+        if missing:
+            padded = F.pad(padded, (0, 0, 0, missing))
+        panels = padded.reshape(-1, PANEL, in_features // group, group)
         self._packed = panels.permute(0, 2, 1, 3).contiguous()
         self._bias = None if bias is None else bias.detach().float().contiguous()
         self.struct = MatrixStruct(

@@ -15,12 +15,18 @@ namespace {
 
 constexpr int64_t kPanel = 2 * kLanes;
 
-// Rows at a time: their sums fill the registers.
+// Vectors as long as the registers are, and as many rows at a time as their sums fill registers.
 #if defined(__AVX512F__)
+constexpr int64_t kWidth = 16;
 constexpr int kTileRows = 14;
 #else
+constexpr int64_t kWidth = 8;
 constexpr int kTileRows = 3;
 #endif
+constexpr int kVectors = kPanel / kWidth;
+
+typedef float Sums __attribute__((vector_size(4 * kWidth)));
+typedef uint32_t Pairs __attribute__((vector_size(4 * kWidth)));
 
 // `packed` is [panels, in / group, 32, group], where `group` elements of a row are multiplied at
 // once: two of bfloat16, one of float32. Columns beyond `out` are zero.
@@ -33,24 +39,26 @@ struct Matrix {
 inline constexpr int64_t group_of(const float*) { return 1; }
 inline constexpr int64_t group_of(const bf16*) { return 2; }
 
-inline Floats add_products(Floats sums, const float* weights, const float* x) {
-  return sums + load(weights) * *x;
+inline Sums add_products(Sums sums, const float* weights, const float* x) {
+  Sums row;
+  std::memcpy(&row, weights, sizeof row);
+  return sums + row * *x;
 }
 
-inline Floats add_products(Floats sums, const bf16* weights, const bf16* x) {
+inline Sums add_products(Sums sums, const bf16* weights, const bf16* x) {
   int32_t pair;
   std::memcpy(&pair, x, sizeof pair);
 #if defined(__AVX512BF16__)
-  return (Floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)_mm512_loadu_si512(weights),
+  return (Sums)_mm512_dpbf16_ps((__m512)sums, (__m512bh)_mm512_loadu_si512(weights),
                                   (__m512bh)_mm512_set1_epi32(pair));
 #else
-  Words both;
+  Pairs both;
   std::memcpy(&both, weights, sizeof both);
   float low, high;
   const uint32_t low_bits = uint32_t(pair) << 16, high_bits = uint32_t(pair) & 0xFFFF0000u;
   std::memcpy(&low, &low_bits, sizeof low);
   std::memcpy(&high, &high_bits, sizeof high);
-  return sums + (Floats)(both << 16) * low + (Floats)(both & 0xFFFF0000u) * high;
+  return sums + (Sums)(both << 16) * low + (Sums)(both & 0xFFFF0000u) * high;
 #endif
 }
 
@@ -65,20 +73,18 @@ inline void prefetch(const void* from) {
 template <int kRows, class T>
 void multiply_tile(const T* x, int64_t in, const T* panel, float* sums) {
   constexpr int64_t kGroup = group_of((const T*)nullptr);
-  Floats acc[kRows][2] = {};
+  Sums acc[kRows][kVectors] = {};
   for (int64_t k = 0; k < in; k += kGroup) {
     const T* weights = panel + k * kPanel;
     if (kRows > 2) prefetch(weights);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      acc[r][0] = add_products(acc[r][0], weights, x + r * in + k);
-      acc[r][1] = add_products(acc[r][1], weights + kLanes * kGroup, x + r * in + k);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v)
+        acc[r][v] = add_products(acc[r][v], weights + v * kWidth * kGroup, x + r * in + k);
     }
   }
-  for (int r = 0; r < kRows; ++r) {
-    store(sums + r * kPanel, acc[r][0]);
-    store(sums + r * kPanel + kLanes, acc[r][1]);
-  }
+  std::memcpy(sums, acc, sizeof acc);
 }
 
 template <int kRows, class T>

@@ -42,6 +42,8 @@ class World:
         device: of the tensors that are exchanged.
     """
 
+    are_none = False
+
     def __init__(
         self, grid: Grid, stage_group: Foreign, num_local: int, device: torch.device
     ) -> None:

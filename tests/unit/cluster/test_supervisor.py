@@ -55,11 +55,18 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[FakeProcess]:
     return processes
 
 
-def group(*outcomes: object, start_timeout_s: float = 20.0) -> ActorGroup:
+def group(
+    *outcomes: object, start_timeout_s: float = 20.0, notes: list[object] | None = None
+) -> ActorGroup:
     llm = LLMConfig(pipeline_parallel=len(outcomes))
     places = plan_placement(Config(llm=llm)).rank_places
     makers = [lambda outcome=outcome: outcome for outcome in outcomes]
-    return ActorGroup("ranks", makers, places, None, start_timeout_s)  # type: ignore[arg-type]
+
+    def note(*what: object) -> None:
+        if notes is not None:
+            notes.append(what)
+
+    return ActorGroup("ranks", makers, places, None, start_timeout_s, note)  # type: ignore[arg-type]
 
 
 async def test_a_rank_starts_in_its_bundle(made: list[FakeProcess]) -> None:
@@ -90,17 +97,21 @@ async def test_all_go_when_one_cannot_start(made: list[FakeProcess]) -> None:
 
 
 async def test_a_restart_replaces_the_rank_in_the_same_bundle(made: list[FakeProcess]) -> None:
-    ranks = group("host")
+    notes: list[object] = []
+    ranks = group("host", notes=notes)
     await ranks.start()
     assert await ranks.restart() == ["host:2"]
+    assert notes == [("ranks", True), ("ranks", False), ("ranks", True)]
     assert [process.alive for process in made] == [False, True]
     assert made[0].bundle == made[1].bundle
     assert made[0].resources == made[1].resources
 
 
 async def test_a_rank_that_cannot_start_is_not_left_behind(made: list[FakeProcess]) -> None:
+    notes: list[object] = []
     with pytest.raises(ModelError, match="damaged"):
-        await group(ModelError("damaged")).start()
+        await group(ModelError("damaged"), notes=notes).start()
+    assert notes == []
     assert [process.alive for process in made] == [False]
 
 

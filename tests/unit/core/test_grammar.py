@@ -51,6 +51,8 @@ BAD_SCHEMAS = {
     "foreign": {"$ref": "http://localhost/schema.json"},
     "file": {"$ref": "file:///etc/passwd"},
     "impossible": {"allOf": [{"type": "string"}, {"type": "integer"}]},
+    "misspelt": {"type": "string", "minLenght": 3},
+    "of OpenAPI": {"properties": {"a": {"anyOf": [{"type": "string", "nullable": True}]}}},
     "options": {"x-guidance": {"lenient": True}, "not": {"type": "string"}},
     "deep": nested(100),
     "large": {"enum": [f"{'x' * 100}{number}" for number in range(1000)]},
@@ -62,6 +64,29 @@ def test_a_schema_that_cannot_be_kept_is_refused(schema):
     with pytest.raises(InputError) as raised:
         grammar_of_schema(schema, "the.field")
     assert raised.value.param == "the.field"
+
+
+def test_a_keyword_that_there_is_not_is_named_with_its_place():
+    inner = {"type": "array", "items": {"type": "string", "minLenght": 3}}
+    with pytest.raises(InputError, match=r"properties\.a\.items\.minLenght .*minLength meant"):
+        grammar_of_schema({"type": "object", "properties": {"a": inner}}, "the.field")
+    with pytest.raises(InputError, match=r"oneOf\[1\]\.typ "):
+        grammar_of_schema({"oneOf": [{"type": "null"}, {"typ": "string"}]}, "the.field")
+
+
+def test_names_values_and_annotations_are_no_keywords():
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "T",
+        "type": "object",
+        "properties": {
+            "minLenght": {"const": {"colour": 1}, "default": {"colour": 1}, "x-order": 1},
+            "b": {"enum": [{"typ": "x"}], "examples": [{"typ": "x"}], "deprecated": True},
+        },
+        "required": ["minLenght"],
+        "additionalProperties": False,
+    }
+    assert accepts(grammar_of_schema(schema, "schema"), '{"minLenght": {"colour": 1}}')
 
 
 @pytest.mark.parametrize("regex", ["", "(", "(?=a)b", r"\bword", "a" * 5000])

@@ -284,3 +284,26 @@ async def test_a_bad_number_leaves_a_neighbours_stream_alone(serve, ids):
     chunks = await neighbour
     for one, other in zip(chunks, alone, strict=True):
         assert one["choices"] == other["choices"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "meant"),
+    [
+        (
+            {"messages": [{"role": "wizard", "content": "x"}]},
+            "messages[0].role",
+            ["system", "developer", "user", "assistant", "tool"],
+        ),
+        (
+            {"messages": MESSAGES, "response_format": {"type": "xml"}},
+            "response_format.type",
+            ["text", "json_object", "json_schema"],
+        ),
+    ],
+)
+async def test_a_wrong_kind_is_told_of_all_that_there_are(serve, fields, param, meant):
+    answer = await serve().post("/v1/chat/completions", fields)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param)
+    for kind in meant:
+        assert f"'{kind}'" in error["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -82,6 +83,7 @@ def test_masks_are_those_of_each_nodes_own_path(grammars, source, seed):
         tree = some_tree(grammars, source, chance, output)
         row = Row(7, prompt_len + len(output), tree)
         masks = constraints.begin([(row, output)]).result()[7]
+        assert constraints.allowed([(row, output)])[7] == tuple(sorted({0, *masks}))
         for node in range(len(tree)):
             expected = mask_by_itself(grammars, source, [*output, *tree.path_tokens(node)])
             if expected is None:
@@ -138,11 +140,66 @@ def test_requests_are_forgotten():
     constraints.follow([new], [])
     constraints.follow([], [0])
     with pytest.raises(KeyError):
-        constraints.begin([(Row(0, 2, TokenTree.chain([0])), [])]).result()
+        constraints.begin([(Row(0, 2, TokenTree.chain([0])), [])])
     constraints.follow([new], [])
     constraints.clear()
     with pytest.raises(KeyError):
-        constraints.begin([(Row(0, 2, TokenTree.chain([0])), [])]).result()
+        constraints.begin([(Row(0, 2, TokenTree.chain([0])), [])])
+
+
+def test_a_grammar_that_takes_long_holds_up_no_other(monkeypatch):
+    release = threading.Event()
+    compile_now = Grammars.compile
+
+    def compile_late(self, source):
+        if source == GRAMMARS[1]:
+            release.wait()
+        return compile_now(self, source)
+
+    monkeypatch.setattr(Grammars, "compile", compile_late)
+    constraints = Constraints(VOCABULARY, VOCAB_SIZE)
+    early, late = (NewRequest(i, 2, SamplingParams(), grammar=GRAMMARS[i]) for i in range(2))
+    constraints.follow([early], [])
+    while constraints.wait([0], 1.0):
+        pass
+    constraints.follow([late], [])
+    assert constraints.wait([0, 1], 0.0) == {1}
+    assert constraints.wait([1], 0.001) == {1}
+    row = Row(0, 2, TokenTree.chain([0]))
+    assert constraints.begin([(row, [])]).result()[0].keys() == {0}
+    release.set()
+    while constraints.wait([1], 1.0):
+        pass
+    row = Row(1, 2, TokenTree.chain([0]))
+    assert constraints.begin([(row, [])]).result()[1].keys() == {0}
+
+
+def test_a_grammar_that_nobody_waits_for_is_not_compiled(monkeypatch):
+    release, compiled = threading.Event(), []
+    compile_now = Grammars.compile
+
+    def compile_late(self, source):
+        release.wait()
+        compiled.append(source)
+        return compile_now(self, source)
+
+    monkeypatch.setattr(Grammars, "compile", compile_late)
+    constraints = Constraints(VOCABULARY, VOCAB_SIZE)
+    first, second, third = GRAMMARS
+    wanted = [first, second, second, third]
+    constraints.follow(
+        [NewRequest(i, 2, SamplingParams(), grammar=grammar) for i, grammar in enumerate(wanted)],
+        [],
+    )
+    constraints.follow([], [1, 3])  # another request still wants the second one
+    release.set()
+    while constraints.wait([0, 2], 1.0):
+        pass
+    assert compiled == [first, second]
+    constraints.follow([NewRequest(4, 2, SamplingParams(), grammar=third)], [])
+    while constraints.wait([4], 1.0):
+        pass
+    assert compiled == [first, second, third]
 
 
 def test_a_grammar_that_needs_too_much_work_says_so(grammars):

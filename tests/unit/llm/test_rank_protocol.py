@@ -9,7 +9,7 @@ import torch
 from tiny_models import tiny_house
 
 from actors.errors import ProtocolError, StaleEpoch
-from actors.llm.rank import check_message
+from actors.llm.message_checks import check_message
 from actors.messages import KVCommit, NewRequest, Row, StepMessage
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree

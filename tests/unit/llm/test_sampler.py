@@ -106,6 +106,14 @@ def test_draws_follow_the_distribution():
     assert chi_square < 35  # 11 degrees of freedom: exceeded by chance once in 4,000
 
 
+@pytest.mark.parametrize("tiny", [{"temperature": 1e-9}, {"temperature": 1e-4}, {"top_p": 1e-4}])
+def test_tiny_numbers_are_greedy(tiny):
+    for seed in range(20):
+        logits = some_logits(seed=seed)
+        greedy = draw(logits, SamplingParams(temperature=0.0)).drawn_ids
+        assert draw(logits, SamplingParams(seed=seed, **tiny)).drawn_ids == greedy
+
+
 def test_greedy_takes_the_lowest_of_equal_ids():
     logits = torch.zeros(len(TREE), VOCAB_SIZE)
     logits[:, [9, 30]] = 4.0

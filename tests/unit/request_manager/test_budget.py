@@ -104,8 +104,9 @@ def test_a_second_is_worth_what_all_requests_commit_in_it() -> None:
         budget.observe(StepOutcome(1, 600, 0, 0, 0.3, 0.3))  # a prefill says nothing of it
     assert budget.bar(2, 2).tokens_per_s == pytest.approx(200.0)
     for _ in range(300):
-        budget.observe(StepOutcome(2, 2, 0, 2, 10e-3, 10e-3))
+        budget.observe(StepOutcome(1, 1, 0, 1, 20e-3, 20e-3))  # another size of batch
     assert budget.bar(2, 2).tokens_per_s == pytest.approx(200.0)
+    assert budget.bar(1, 1).tokens_per_s == pytest.approx(50.0)
     for _ in range(300):
         budget.observe(StepOutcome(2, 2, 0, 2, 20e-3, 20e-3))
     assert budget.bar(2, 2).tokens_per_s == pytest.approx(100.0, rel=1e-3)

@@ -64,3 +64,21 @@ def test_a_session_is_told_how_its_tokens_are_drawn() -> None:
     (asked,) = DraftSessions().request([task(1, 5, 6, 7)]).sessions
     assert (asked.prompt_len, asked.sampling, asked.banned_early) == (2, SAMPLING, (7,))
     assert (asked.max_nodes, asked.max_depth) == (8, 4)
+
+
+def test_a_session_that_was_never_confirmed_is_released_too() -> None:
+    sessions = DraftSessions()
+    sessions.request([task(1, 5)])
+    assert 1 in sessions
+    assert sessions.forget(1)
+    assert 1 not in sessions
+
+
+def test_an_answer_for_a_request_that_is_over_leaves_nothing() -> None:
+    sessions = DraftSessions()
+    both = sessions.request([task(1, 5), task(2, 6)])
+    sessions.forget(1)
+    assert sessions.confirm(both, answer(SessionDraft(1), SessionDraft(2))) == [1]
+    assert 1 not in sessions
+    assert not sessions.forget(1)
+    assert sent(sessions.request([task(2, 6, 8)])) == [(2, 1, (8,))]

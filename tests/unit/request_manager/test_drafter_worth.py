@@ -39,7 +39,7 @@ class House:
                 num_committed=self.num_draws + accepted * asked,
                 step_s=STEP_S,
                 total_s=STEP_S + cost * asked,
-                asked=("ssm",) if asked else (),
+                considered=("ssm",) if asked else (),
                 drafted={"ssm": nodes} if asked and nodes else {},
             )
         )

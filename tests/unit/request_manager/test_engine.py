@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 
 from actors.errors import InputError, OverloadedError, UnavailableError
-from actors.messages import StepMessage, StepReply
+from actors.messages import Row, RowResult, StepMessage, StepReply
 from actors.request_manager.config import SchedulerConfig
 from actors.request_manager.generation import FinishReason, GenerationEvent, SpeculationOptions
 from actors.request_manager.ports import Drafter
 from actors.request_manager.scheduler import Scheduler
+from actors.request_manager.scripted_llm import ScriptedLLM
 from actors.request_manager.turns import Turn
 from actors.sampling import SamplingParams
 from tests.unit.request_manager.house import (
@@ -25,6 +26,7 @@ from tests.unit.request_manager.house import (
     ask,
     collect,
     expected,
+    script,
 )
 
 
@@ -321,3 +323,36 @@ async def test_stopping_ends_readers_with_an_error() -> None:
             await collect(engine, ask(name="b"))
         house.llm._held.clear()
         house.watcher.last_gauges = (0, 0, 0)
+
+
+class FaultyLLM(ScriptedLLM):
+    """Cannot draw as it should from the seventh output token on."""
+
+    async def step(self, message: StepMessage) -> StepReply:
+        reply = await super().step(message)
+        rows = {row.request_id: row for row in message.rows}
+        results = [self._with_faults(rows[one.request_id], one) for one in reply.results]
+        return replace(reply, results=tuple(results))
+
+    def _with_faults(self, row: Row, result: RowResult) -> RowResult:
+        places = range(row.first_output, len(row.tree))
+        drawn_at = [row.start + row.tree.depths[node] + 1 for node in places]
+        faulty = [output for output, place in enumerate(drawn_at) if place >= 3 + 6]
+        return replace(result, failed_outputs=tuple(faulty))
+
+
+@pytest.mark.parametrize("drafters", [[], [OracleDrafter()]])
+async def test_what_was_drawn_before_a_fault_is_delivered(drafters: Sequence[Drafter]) -> None:
+    house = House(drafters)
+    house.llm = FaultyLLM(script)
+    async with house as engine:
+        for seed in range(8):
+            tokens: tuple[int, ...] = ()
+            asked = ask(name=str(seed), sampling=SamplingParams(temperature=0.0, seed=seed))
+            with pytest.raises(InputError) as raised:
+                async for event in engine.generate(asked):
+                    tokens += event.token_ids
+            assert raised.value.param == "response_format"
+            assert tokens == expected((1, 2, 3), 6, seed)
+            at_the_end = ask(max_tokens=6, sampling=asked.sampling)
+            assert (await collect(engine, at_the_end)).token_ids == tokens

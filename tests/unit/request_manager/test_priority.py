@@ -31,6 +31,30 @@ async def test_a_lower_priority_number_runs_first() -> None:
     assert [name for name in ended if name != "first"] == ["soon", "late", "later"]
 
 
+@pytest.mark.parametrize("priority", [-1, 0])
+async def test_a_long_prompt_that_is_being_read_waits_for_a_more_urgent_one(priority: int) -> None:
+    """192 tokens in chunks of 16; the other request comes while the third chunk is computed."""
+    house = House(scheduling=SchedulerConfig(max_batch_tokens=16, kv_block_tokens=4))
+    async with house as engine:
+        long = asyncio.create_task(collect(engine, ask([1, 2, 3] * 64, 4, "long")))
+        while len(house.llm.messages) < 3:
+            await asyncio.sleep(0)
+        urgent = replace(ask([4, 5, 6] * 16, 4, "urgent"), priority=priority)
+        answer = await collect(engine, urgent)
+        whole = await long
+    assert answer.token_ids == expected([4, 5, 6] * 16, 4)
+    assert whole.token_ids == expected([1, 2, 3] * 64, 4)
+    rows = [row for message in house.llm.messages for row in message.rows]
+    place = next(place for place, row in enumerate(rows) if row.request_id == 1)
+    chunks_before = sum(row.request_id == 0 for row in rows[:place])
+    if priority < 0:
+        assert chunks_before <= 4, "the urgent request waited for the long prompt"
+        num_between = sum(row.request_id == 0 for row in rows[place : place + 3])
+        assert num_between == 0, "the long prompt went on before the urgent one was read"
+    else:
+        assert chunks_before >= 192 // 16
+
+
 async def test_who_is_least_urgent_gives_its_blocks() -> None:
     """12 blocks of 4 hold 48 tokens; three requests of 33 tokens want 99."""
     house = House(num_blocks=12)

@@ -100,3 +100,39 @@ def test_only_who_waits_is_in_it() -> None:
     queue.remove(inside)
     inside.transition(State.PREFILL)
     assert inside not in queue
+
+
+def test_who_is_refused_is_told_when_there_will_be_room() -> None:
+    now = [0.0]
+    queue = WaitingQueue(4, 1000, lambda: now[0])
+    queue.join([request(number, 10) for number in range(4)], 0)
+
+    def wait_s(*more: Request) -> float:
+        with pytest.raises(OverloadedError) as refused:
+            queue.join(more, 0)
+        return refused.value.retry_after_s
+
+    assert wait_s(request(9)) == 1.0, "nothing is known yet"
+    for number in range(4, 8):
+        now[0] += 5.0
+        queue.remove(queue.first)
+        queue.join([request(number, 10)], 0)
+    assert wait_s(request(9)) == pytest.approx(5.0)
+    assert wait_s(request(9), request(10), request(11)) == pytest.approx(15.0)
+    now[0] += 15.0
+    assert wait_s(request(9)) == pytest.approx(10.0), "slower than it was"
+    now[0] += 1e6
+    assert wait_s(request(9)) == 120.0
+
+
+def test_tokens_have_a_pace_of_their_own() -> None:
+    now = [0.0]
+    queue = WaitingQueue(100, 50, lambda: now[0])
+    queue.join([request(0, 50)], 0)
+    for number in range(1, 4):
+        now[0] += 2.0
+        queue.remove(queue.first)
+        queue.join([request(number, 50)], 0)
+    with pytest.raises(OverloadedError) as refused:
+        queue.join([request(9, 100)], 0)
+    assert refused.value.retry_after_s == pytest.approx(4.0)

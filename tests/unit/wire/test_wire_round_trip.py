@@ -99,6 +99,7 @@ def row_results(draw: st.DrawFn) -> RowResult:
             TopLogprobs(exactly(token, width), exactly(float32, width)) for _ in range(nodes)
         ),
         failed_outputs=draw(tuples(uint32, nodes)),
+        undrawn=draw(st.booleans()),
     )
 
 

@@ -1,0 +1,72 @@
+"""Which keywords a JSON schema may have, so that a misspelt one is told of and not passed over.
+
+Those of the drafts from 4 to 2020-12, in their places: names of properties and the values of
+`const`, `enum`, `default` and `examples` are no keywords. Whether one can be enforced is not
+settled here. Names that begin with `x-` are annotations by custom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_ONE_SCHEMA = _words(
+    """
+    additionalItems additionalProperties contains contentSchema else if items not propertyNames
+    then unevaluatedItems unevaluatedProperties
+    """
+)
+_SCHEMAS_BY_NAME = _words(
+    "$defs definitions dependencies dependentSchemas patternProperties properties"
+)
+_LIST_OF_SCHEMAS = _words("allOf anyOf items oneOf prefixItems")
+_OTHERS = _words(
+    """
+    $anchor $comment $dynamicAnchor $dynamicRef $id $recursiveAnchor $recursiveRef $ref $schema
+    $vocabulary const contentEncoding contentMediaType default dependentRequired deprecated
+    description discriminator enum examples exclusiveMaximum exclusiveMinimum format id maxContains
+    maxItems maxLength maxProperties maximum minContains minItems minLength minProperties minimum
+    multipleOf pattern readOnly required title type uniqueItems writeOnly
+    """
+)
+KEYWORDS = _ONE_SCHEMA | _SCHEMAS_BY_NAME | _LIST_OF_SCHEMAS | _OTHERS
+
+_SHOWN = 60
+"""Characters of a keyword that there is not."""
+
+_Place = tuple[str, object]
+"""Where in the schema, and what stands there."""
+
+
+def unknown_keyword(schema: Mapping[str, object]) -> str | None:
+    """The first keyword that there is not: its path, and what may be meant; None if all are known.
+
+    Walks without recursion: a schema may be nested as deeply as its sender likes.
+    """
+    waiting: list[_Place] = [("", schema)]
+    while waiting:
+        path, value = waiting.pop()
+        if not isinstance(value, Mapping):
+            continue  # a boolean, or a mistake of another kind
+        for key in value:
+            if key not in KEYWORDS and not key.startswith("x-"):
+                key = key[:_SHOWN]
+                close = get_close_matches(key, KEYWORDS, 1)
+                return f"{path}{key}" + (f" (is {close[0]} meant?)" if close else "")
+        waiting.extend(_schemas_in(path, value))
+    return None
+
+
+def _schemas_in(path: str, schema: Mapping[str, object]) -> Iterator[_Place]:
+    for key, value in schema.items():
+        if key in _ONE_SCHEMA:
+            yield f"{path}{key}.", value
+        if key in _SCHEMAS_BY_NAME and isinstance(value, Mapping):
+            yield from ((f"{path}{key}.{name}.", inner) for name, inner in value.items())
+        if key in _LIST_OF_SCHEMAS and isinstance(value, list):
+            yield from ((f"{path}{key}[{place}].", inner) for place, inner in enumerate(value))

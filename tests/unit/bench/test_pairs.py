@@ -1,0 +1,69 @@
+"""Interleaved pairs: who is first, what is counted, and what is made of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cluster.bench.pairs import BUDGET, PLAIN, Pairs, Run, interval, run_pairs
+from cluster.bench.raw_client import RawAnswer
+
+
+def answer(*tokens: int, steps: int = 1) -> RawAnswer:
+    chunks = [{"choices": [{"text": "x", "token_ids": [token]}]} for token in tokens]
+    account = {"speculative_decoding": {"num_llm_steps": steps}}
+    last = {"choices": [], "usage": {"completion_tokens": len(tokens)}, "metrics": account}
+    lines = [f"data: {json.dumps(chunk)}" for chunk in [*chunks, last]]
+    return RawAnswer(0.1, "\n\n".join([*lines, "data: [DONE]"]).encode())
+
+
+def test_an_answer_is_read_from_its_bytes():
+    found = answer(5, 6, 7, steps=2)
+    assert (found.num_tokens, found.num_llm_steps, found.token_ids) == (3, 2, (5, 6, 7))
+
+
+async def test_arms_and_batches_take_turns_and_the_first_pair_is_not_counted():
+    asked = []
+
+    async def ask(prompt, max_tokens, more):
+        arm = PLAIN if more["speculation"] else BUDGET
+        asked.append((arm, max_tokens, prompt))
+        return answer(*range(max_tokens), steps=1)
+
+    found = await run_pairs(["a", "b", "c"], [1, 2], 4, 8, ask)
+    assert [len(found[batch].runs) for batch in (1, 2)] == [4, 4]
+    place = 0
+    for number in range(-1, 4):
+        for batch in (1, 2):
+            block, place = asked[place : place + 3 * batch], place + 3 * batch
+            sizes = [size for _, size, _ in block]
+            assert sizes == [1] * batch + [8] * 2 * batch, "every prompt is computed before"
+            prompts = [[prompt for _, _, prompt in block[i::batch]] for i in range(batch)]
+            assert all(len(set(same)) == 1 for same in prompts), "the arms have the same prompts"
+            first = block[batch][0]
+            assert first == (BUDGET if number % 2 else PLAIN)
+
+
+def test_figures_of_a_batch_size():
+    pairs = Pairs()
+    for seconds, other in ((1.0, 2.0), (1.0, 3.0), (1.0, 4.0)):
+        fast = Run(seconds, [answer(1, 2, 3, 4, 5, steps=2)])
+        slow = Run(other, [answer(1, 2, 3, 4, int(other) + 3, steps=4)])
+        pairs.runs.append({BUDGET: fast, PLAIN: slow})
+    found = pairs.summary()
+    assert found["ratios"] == pytest.approx([2.0, 3.0, 4.0])
+    assert (found["ratio"], found["pairs"]) == (pytest.approx(3.0), 3)
+    assert found["tokens_per_step"] == pytest.approx(2.0)
+    assert (found["texts"], found["equal_texts"]) == (3, 1)
+    assert found["plain_tokens_per_s"] == pytest.approx(5 / 3)
+    assert 2.0 <= found["low"] <= found["ratio"] <= found["high"] <= 4.0
+
+
+def test_the_interval_covers_the_middle_and_narrows():
+    spread = [1.0 + 0.1 * number for number in range(10)]
+    low, high = interval(spread)
+    assert 1.0 <= low < 1.45 < high <= 1.9
+    assert interval([1.2] * 10) == (1.2, 1.2)
+    more_low, more_high = interval(spread * 10)
+    assert more_high - more_low < high - low
