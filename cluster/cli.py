@@ -19,6 +19,7 @@ from actors.errors import ConfigError, InputError, TreeServeError
 
 COMMANDS = {
     "serve": "deploy.serve_command",
+    "drain": "deploy.drain_command",
     "generate": "cluster.generate_command",
     "validate": "cluster.validate_command",
     "bench": "cluster.bench_command",
@@ -58,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(serve)
     serve.add_argument("--host", help="address to listen on, instead of the configuration's")
     serve.add_argument("--port", type=int, help="port, instead of the configuration's")
+    _add_drain(commands.add_parser("drain", help="let this machine's server end what it has begun"))
     _add_generate(commands.add_parser("generate", help="one answer on stdout, no HTTP"))
     validate = commands.add_parser(
         "validate", help="show all mistakes of a configuration, and its placement; start nothing"
@@ -70,6 +72,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, metavar="CONFIG", help="configuration file (YAML)")
+
+
+def _add_drain(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "For a machine that is about to go away: the server on it takes no more requests, and the "
+        "command ends when those that run have ended. Where nothing is served it does nothing."
+    )
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="default: 8000")
+    parser.add_argument(
+        "--grace-s", type=float, default=600.0, metavar="S", help="wait at most; default: 600"
+    )
 
 
 def _positive(text: str) -> int:

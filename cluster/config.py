@@ -8,7 +8,7 @@ path. What is not built yet is refused here, so that no key is silently without 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,9 +27,16 @@ from actors.llm.config import LLMConfig
 from actors.request_manager.config import SchedulerConfig, SpeculationConfig
 from actors.request_manager.drafters import SSM
 from actors.ssm.config import SSMConfig
+from cluster.logs import LogsConfig
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _ordered(value: tuple[int, int] | str) -> tuple[int, int] | str:
+    if isinstance(value, tuple) and value[0] > value[1]:
+        raise ValueError("the first port must not lie above the last")
+    return value
 
 
 class ModelConfig(BaseModel):
@@ -65,12 +72,7 @@ class GrpcConfig(BaseModel):
     port_range: tuple[Port, Port] | Literal["auto"] = "auto"
     tls: dict[str, str] | None = None
 
-    @field_validator("port_range")
-    @classmethod
-    def _range_is_ordered(cls, value: tuple[int, int] | str) -> tuple[int, int] | str:
-        if isinstance(value, tuple) and value[0] > value[1]:
-            raise ValueError("the first port must not lie above the last")
-        return value
+    _range_is_ordered = field_validator("port_range")(_ordered)
 
     @field_validator("tls")
     @classmethod
@@ -119,6 +121,22 @@ class ApiConfig(BaseModel):
         return value
 
 
+class MetricsConfig(BaseModel):
+    """Where each process serves its own metrics; `/metrics/targets` lists the addresses.
+
+    Attributes:
+        host: address to listen on; Prometheus must reach it under this name, or under the pod's.
+        port_range: `[first, last]`, a port for each process of a machine, or `auto` for any.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    port_range: tuple[Port, Port] | Literal["auto"] = "auto"
+
+    _range_is_ordered = field_validator("port_range")(_ordered)
+
+
 class Config(BaseModel):
     """Everything that a run of TreeServe is told."""
 
@@ -132,6 +150,8 @@ class Config(BaseModel):
     scheduler: SchedulerConfig = SchedulerConfig()
     grpc: GrpcConfig = GrpcConfig()
     api: ApiConfig = ApiConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    logs: LogsConfig = LogsConfig()
 
     @field_validator("ssms")
     @classmethod
@@ -164,6 +184,11 @@ def load_config(path: Path) -> Config:
     except UnicodeDecodeError as error:
         raise ConfigError([f"{path}: not UTF-8 text"]) from error
     return parse_config(text, str(path))
+
+
+def config_of(content: Mapping[str, Any]) -> Config:
+    """The configuration in plain values, as YAML or JSON give them. Raises ConfigError."""
+    return _validated(dict(content), [])
 
 
 def with_address(config: Config, host: str | None, port: int | None) -> Config:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from prometheus_client import CollectorRegistry
 
@@ -31,14 +32,20 @@ from actors.ssm.config import SSMConfig
 from actors.vocabulary import Vocabulary
 from cluster import ray_api
 from cluster.config import Config
+from cluster.logs import set_up_logging
 from cluster.metrics import Metrics
+from cluster.metrics_server import ExposedActor, MetricsServer, Target, process_registry
 from cluster.models import resolve_draft_model, resolve_model
+from cluster.observed import ObservedDrafter, ObservedDrafting, ObservedRank
 from cluster.placement import Placement, plan_placement
 from cluster.supervisor import ActorGroup, BodyMaker
 from cluster.tokenizer import load_vocabulary
 from cluster.trace import StepTrace
 
 PLACEMENT_TIMEOUT_S = 60.0
+
+MANAGER, LLM = "manager", "llm"
+"""What a process is, beside `SSM`."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,18 @@ class Launched:
     engine: Engine
     description: LLMDescription
     metrics: Metrics
+    _metrics_address: str
+    _ranks: ActorGroup
+    _ssms: Sequence[ActorGroup]
     _resources: AsyncExitStack
+
+    def targets(self) -> list[Target]:
+        """Where Prometheus finds the processes that run now."""
+        return [
+            Target(self._metrics_address, {"part": MANAGER, "index": "0"}),
+            *_targets(LLM, self._ranks.metrics_addresses),
+            *_targets(SSM, [one for ssm in self._ssms for one in ssm.metrics_addresses]),
+        ]
 
     async def stop(self) -> None:
         """End requests, actors and reservation."""
@@ -71,8 +89,9 @@ async def launch(config: Config) -> Launched:
     async with AsyncExitStack() as resources:
         group = await asyncio.to_thread(ray_api.use_placement_group, placement, PLACEMENT_TIMEOUT_S)
         resources.callback(group.remove)
+        registry = process_registry(MANAGER)
         trace = _open_trace(config, resources)
-        metrics = Metrics(CollectorRegistry(), config.model.name, trace)
+        metrics = Metrics(registry, config.model.name, config.speculation.drafters, trace)
         more = (group, config.llm.start_timeout_s, metrics.part_is_up)
         makers = _rank_makers(config, folder, placement)
         ranks = ActorGroup("LLMRank", makers, placement.rank_places, *more)
@@ -109,7 +128,11 @@ async def launch(config: Config) -> Launched:
             num_groups=config.llm.pipeline_parallel,
         )
         await engine.start()
-        return Launched(engine, description, metrics, resources.pop_all())
+        exposed = await asyncio.to_thread(_expose, config, registry)
+        resources.callback(exposed.close)
+        return Launched(
+            engine, description, metrics, exposed.address, ranks, ssms, resources.pop_all()
+        )
 
 
 def _open_trace(config: Config, resources: AsyncExitStack) -> StepTrace | None:
@@ -143,7 +166,7 @@ async def _drafters(
     deadline_s = config.speculation.draft_deadline_ms / 1e3
     for name in config.speculation.drafters:
         if name != SSM:
-            drafters.append(DRAFTERS[name]())
+            drafters.append(ObservedDrafter(DRAFTERS[name](), metrics))
             continue
         for actors, (address,) in zip(ssms, addresses, strict=True):
             drafter = SSMDrafter(
@@ -156,7 +179,7 @@ async def _drafters(
             tuned_for = (await drafter.describe()).llm_weights_hash
             if tuned_for != llm.weights_hash:
                 raise ModelError("the draft model was tuned for another LLM than the one that runs")
-            drafters.append(drafter)
+            drafters.append(ObservedDrafter(drafter, metrics))
     return drafters
 
 
@@ -164,6 +187,13 @@ async def _restart(actors: ActorGroup) -> str:
     """The new address of an actor that is the only one of its group."""
     (address,) = await actors.restart()
     return address
+
+
+def _targets(part: str, addresses: Sequence[str]) -> list[Target]:
+    return [
+        Target(address, {"part": part, "index": str(index)})
+        for index, address in enumerate(addresses)
+    ]
 
 
 def _rank_makers(config: Config, folder: Path, placement: Placement) -> list[BodyMaker]:
@@ -178,7 +208,7 @@ def _rank_makers(config: Config, folder: Path, placement: Placement) -> list[Bod
 
 def _make_rank(
     config: Config, folder: Path, rank: int, device: str, meeting: Meeting | None = None
-) -> LLMActor:
+) -> ExposedActor:
     """Load the LLM, or one rank's part of it; runs in the rank's process."""
     from actors.llm.rank import RankOptions, load_rank
 
@@ -194,12 +224,16 @@ def _make_rank(
         vocabulary=functools.partial(load_vocabulary, folder),
     )
     if meeting is None:
-        return LLMActor(functools.partial(load_rank, options), ports=_ports(config))
-    from actors.llm.parallel.rank_loading import load_rank_of_several
+        load = functools.partial(load_rank, options)
+    else:
+        from actors.llm.parallel.rank_loading import load_rank_of_several
 
-    grid = Grid(config.llm.tensor_parallel, config.llm.pipeline_parallel, rank)
-    load = functools.partial(load_rank_of_several, options, grid, meeting)
-    return LLMActor(load, ports=_ports(config))
+        grid = Grid(config.llm.tensor_parallel, config.llm.pipeline_parallel, rank)
+        load = functools.partial(load_rank_of_several, options, grid, meeting)
+    set_up_logging(config.logs, f"{LLM} {rank}")
+    registry = process_registry(LLM, rank)
+    actor = LLMActor(lambda: ObservedRank(load(), registry), ports=_ports(config.grpc.port_range))
+    return ExposedActor(actor, _expose(config, registry))
 
 
 def _ssm_maker(config: Config, ssm: SSMConfig, llm_folder: Path) -> BodyMaker:
@@ -207,17 +241,27 @@ def _ssm_maker(config: Config, ssm: SSMConfig, llm_folder: Path) -> BodyMaker:
     return functools.partial(_make_ssm, config, ssm, resolve_draft_model(ssm.path), llm_folder)
 
 
-def _make_ssm(config: Config, ssm: SSMConfig, folder: Path, llm_folder: Path) -> SSMActor:
+def _make_ssm(config: Config, ssm: SSMConfig, folder: Path, llm_folder: Path) -> ExposedActor:
     """Load a draft model; runs in its actor's process."""
     from actors.ssm.speculator import SpeculatorOptions, load_speculator
 
     options = SpeculatorOptions(
         path=folder, llm_path=llm_folder, ssm=ssm, expansion=config.speculation.expansion
     )
-    return SSMActor(functools.partial(load_speculator, options), ports=_ports(config))
+    set_up_logging(config.logs, SSM)
+    registry = process_registry(SSM)
+    actor = SSMActor(
+        lambda: ObservedDrafting(load_speculator(options), registry, config.model.name),
+        ports=_ports(config.grpc.port_range),
+    )
+    return ExposedActor(actor, _expose(config, registry))
 
 
-def _ports(config: Config) -> Sequence[int]:
-    """What an actor's server may listen on; 0 is any."""
-    ports = config.grpc.port_range
-    return (0,) if ports == "auto" else range(ports[0], ports[1] + 1)
+def _expose(config: Config, registry: CollectorRegistry) -> MetricsServer:
+    """Serve this process's metrics."""
+    return MetricsServer(registry, config.metrics.host, _ports(config.metrics.port_range))
+
+
+def _ports(port_range: tuple[int, int] | Literal["auto"]) -> Sequence[int]:
+    """What a server may listen on; 0 is any."""
+    return (0,) if port_range == "auto" else range(port_range[0], port_range[1] + 1)

@@ -7,16 +7,19 @@ the LLM steps that they take are steps like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from actors.messages import LLMDescription
 from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.generation import FinishReason
 from actors.request_manager.ports import StepRecord
+from cluster.metric_maker import MetricMaker
 from cluster.trace import StepTrace
 
+PARTS = ("LLMRank", "DraftModel")
+DRAFTER_OUTCOMES = ("answered", "empty", "late", "failed")
 NODE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 DEPTH_BUCKETS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 LATENCY_BUCKETS_S = (
@@ -33,18 +36,25 @@ STEP_BUCKETS_S = (
 class Metrics:
     """Implements `ports.Observer`.
 
+    What there can be is there from the start, at zero: rates need a first value.
+
     Args:
         registry: where the metrics live; one manager a registry.
         model_name: the value of the label `model_name` of all of them.
+        drafters: names of those that will be asked.
         trace: is told of steps too; None for nobody.
     """
 
     def __init__(
-        self, registry: CollectorRegistry, model_name: str, trace: StepTrace | None = None
+        self,
+        registry: CollectorRegistry,
+        model_name: str,
+        drafters: Collection[str] = (),
+        trace: StepTrace | None = None,
     ) -> None:
         self._registry = registry
         self._trace = trace
-        make = _Maker(registry, model_name)
+        make = MetricMaker(registry, model_name)
         self._finished = make.counters(
             "treeserve_requests", "Requests that ended, by reason.", "finish_reason"
         )
@@ -68,6 +78,12 @@ class Metrics:
             "treeserve_generation_tokens", "Output tokens of the requests that ended."
         )
         self._steps = make.counter("treeserve_llm_steps", "Forward passes of the LLM.")
+        self._rows = make.histogram(
+            "treeserve_step_rows", "Requests in one LLM step.", NODE_BUCKETS
+        )
+        self._committed = make.counter(
+            "treeserve_committed_tokens", "Output tokens that steps brought, as they came."
+        )
         self._drafted = make.counters(
             "treeserve_draft_tokens", "Draft tokens verified, for each proposer.", "drafter"
         )
@@ -136,6 +152,15 @@ class Metrics:
             STEP_BUCKETS_S,
             "phase",
         )
+        self._drafter_calls = make.counters(
+            "treeserve_drafter_calls",
+            "Times that a drafter was asked: answered, empty, late or failed.",
+            "drafter",
+            "outcome",
+        )
+        self._drafter_seconds = make.histograms(
+            "treeserve_drafter_seconds", "From asking a drafter.", STEP_BUCKETS_S, "drafter"
+        )
         self._num_drafts = make.counter("vllm:spec_decode_num_drafts", "Trees verified.")
         self._num_draft_tokens = make.counter(
             "vllm:spec_decode_num_draft_tokens", "Draft nodes verified."
@@ -148,6 +173,7 @@ class Metrics:
             "Draft nodes accepted, by depth below the root, from 0.",
             "position",
         )
+        self._begin_at_zero(drafters)
 
         self._held = make.gauges(
             "treeserve_rank_parameters", "Parameters that a rank of the LLM holds.", "rank"
@@ -199,6 +225,8 @@ class Metrics:
         if self._trace is not None:
             self._trace.step_done(record)
         self._steps.inc()
+        self._rows.observe(record.num_rows)
+        self._committed.inc(record.num_committed)
         self._queried.inc(record.queried_tokens)
         self._reused.inc(record.reused_tokens)
         self._preemptions.inc(record.preemptions)
@@ -215,6 +243,11 @@ class Metrics:
         """A part (`llm`, `ssm`) had a position's noise at hand, or computed it, so many times."""
         self._noise(part, "hit").inc(hits)
         self._noise(part, "miss").inc(misses)
+
+    def drafter_called(self, drafter: str, outcome: str, seconds: float) -> None:
+        """A drafter was asked by a step of the manager."""
+        self._drafter_calls(drafter, outcome).inc()
+        self._drafter_seconds(drafter).observe(seconds)
 
     def part_is_up(self, part: str, is_up: bool) -> None:
         """An actor (`LLMRank`, `DraftModel`) has begun to work, or has failed."""
@@ -250,41 +283,22 @@ class Metrics:
         for depth in depths.tree_depths.elements():
             self._tree_depth.observe(depth)
 
+    def _begin_at_zero(self, drafters: Collection[str]) -> None:
+        for reason in FinishReason:
+            self._finished(reason.value)
+        for part in PARTS:
+            self._part_failures(part)
+        for counters in (self._reached, self._offered, self._accepted_at):
+            counters("0")
+        for drafter in drafters:
+            self._drafted(drafter)
+            self._accepted(drafter)
+            self._offered_by(drafter, "0")
+            self._accepted_by(drafter, "0")
+            for outcome in DRAFTER_OUTCOMES:
+                self._drafter_calls(drafter, outcome)
+
 
 def _add_all(counters: Callable[[str], Counter], counts: Mapping[str, int]) -> None:
     for name, count in counts.items():
         counters(name).inc(count)
-
-
-class _Maker:
-    """Makes metrics that all carry the label `model_name`; those with more labels as a function
-    from those labels' values."""
-
-    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
-        self._registry = registry
-        self._model_name = model_name
-
-    def counter(self, name: str, text: str) -> Counter:
-        return Counter(name, text, ["model_name"], registry=self._registry).labels(self._model_name)
-
-    def gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, ["model_name"], registry=self._registry).labels(self._model_name)
-
-    def histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        family = Histogram(name, text, ["model_name"], registry=self._registry, buckets=buckets)
-        return family.labels(self._model_name)
-
-    def counters(self, name: str, text: str, *labels: str) -> Callable[..., Counter]:
-        family = Counter(name, text, ["model_name", *labels], registry=self._registry)
-        return lambda *values: family.labels(self._model_name, *values)
-
-    def gauges(self, name: str, text: str, *labels: str) -> Callable[..., Gauge]:
-        family = Gauge(name, text, ["model_name", *labels], registry=self._registry)
-        return lambda *values: family.labels(self._model_name, *values)
-
-    def histograms(
-        self, name: str, text: str, buckets: tuple[float, ...], label: str
-    ) -> Callable[[str], Histogram]:
-        labels = ["model_name", label]
-        family = Histogram(name, text, labels, registry=self._registry, buckets=buckets)
-        return lambda value: family.labels(self._model_name, value)

@@ -102,11 +102,13 @@ def plan_placement(config: Config, num_gpus: int = 0) -> Placement:
     """The bundles of one manager, the stages of its LLM, and its draft models.
 
     Args:
-        num_gpus: GPUs of the cluster; if each rank can have one, it gets one.
+        num_gpus: GPUs of the cluster; if each rank can have one, it gets one, unless `llm.device`
+            settles it. A cluster that grows on demand has none before they are asked for.
     """
     num_stages, shards = config.llm.pipeline_parallel, config.llm.tensor_parallel
     resources = {"CPU": float(shards)}
-    if num_gpus >= num_stages * shards:
+    device = config.llm.device
+    if device == "cuda" or (device == "auto" and num_gpus >= num_stages * shards):
         resources["GPU"] = float(shards)
     ranks = "1 rank" if shards == 1 else f"{shards} ranks"
     stages = tuple(Bundle(f"LLM stage {stage}, {ranks}", resources) for stage in range(num_stages))

@@ -2,7 +2,7 @@
 
 A cluster of our own on this machine: daemons and actors listen on loopback, no dashboard, and
 every call between them carries a token that is drawn for this cluster and lives in the environment
-of its processes only. Joining a cluster that is already there is not covered.
+of its processes only. How a cluster that is already there listens is its own business.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import secrets
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import psutil
@@ -56,11 +57,19 @@ ENVIRONMENT = {
 }
 
 
+@dataclass(frozen=True)
+class Addresses:
+    """Where an actor is reached, each as `host:port`."""
+
+    service: str
+    metrics: str
+
+
 class ActorBody(Protocol):
     """A plain object that a Ray actor is made of."""
 
-    def start(self) -> str:
-        """Serve; returns `host:port`."""
+    def start(self) -> Addresses:
+        """Serve."""
 
 
 def prepare_environment() -> None:
@@ -104,6 +113,20 @@ def start_cluster(num_cpus: int) -> None:
 def _log_complaint(complaint: Mapping[str, Any], **_: object) -> None:
     for line in complaint.get("lines", ()):
         logger.info("Ray: %s", line)
+
+
+def join_cluster() -> None:
+    """Connect to the cluster that this machine belongs to.
+
+    Raises:
+        PeerUnavailable: there is none that lets us in.
+    """
+    import ray
+
+    try:
+        ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
+    except (ConnectionError, RuntimeError, OSError, ray.exceptions.RayError) as error:
+        raise PeerUnavailable(f"no Ray cluster to join: {first_line(error)}") from error
 
 
 def is_alive() -> bool:
@@ -251,8 +274,8 @@ class ActorProcess:
         """
         return str(await _answer(self._actor.open_meeting.remote()))
 
-    async def start(self, meeting_place: str | None = None) -> str:
-        """Make the body and start it; returns its address.
+    async def start(self, meeting_place: str | None = None) -> Addresses:
+        """Make the body and start it.
 
         Args:
             meeting_place: where the processes of its group meet, if there are several.
@@ -261,7 +284,8 @@ class ActorProcess:
             TreeServeError: what the body raised.
             PeerUnavailable: the process died.
         """
-        return str(await _answer(self._actor.start.remote(meeting_place)))
+        addresses: Addresses = await _answer(self._actor.start.remote(meeting_place))
+        return addresses
 
     def kill(self) -> None:
         """End the process at once; does nothing if it is dead."""
@@ -288,7 +312,7 @@ class ActorHost:
         self._meeting = self._meeting or Meeting.open(get_node_ip_address())
         return self._meeting.address
 
-    def start(self, meeting_place: str | None) -> str:
+    def start(self, meeting_place: str | None) -> Addresses:
         meeting = [] if meeting_place is None else [self._meeting or Meeting.at(meeting_place)]
         self._body = self._body or self._make_body(*meeting)
         return self._body.start()

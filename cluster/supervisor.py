@@ -33,6 +33,9 @@ class ActorGroup:
         group: the reservation that `places` point into.
         start_timeout_s: how long they may take to start.
         note: is told the name and True when they work, False when they have to be replaced.
+
+    Attributes:
+        metrics_addresses: of the processes that run, in order.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class ActorGroup:
         self._group = group
         self._start_timeout_s = start_timeout_s
         self._processes: list[ray_api.ActorProcess] = []
+        self.metrics_addresses: list[str] = []
 
     async def start(self) -> list[str]:
         """Start every process; returns their addresses, in order.
@@ -67,7 +71,7 @@ class ActorGroup:
             async with asyncio.timeout(self._start_timeout_s):
                 place = await self._processes[0].open_meeting() if len(self._makers) > 1 else None
                 starts = [process.start(place) for process in self._processes]
-                addresses = list(await asyncio.gather(*starts))
+                started = await asyncio.gather(*starts)
         except TimeoutError:
             self.kill()
             raise PeerTimeout(
@@ -77,8 +81,9 @@ class ActorGroup:
         except BaseException:
             self.kill()
             raise
+        self.metrics_addresses = [addresses.metrics for addresses in started]
         self._note(self._name, True)
-        return addresses
+        return [addresses.service for addresses in started]
 
     async def restart(self) -> list[str]:
         """Replace every process, dead or alive; returns the new addresses. Raises as `start`."""
@@ -90,5 +95,6 @@ class ActorGroup:
     def kill(self) -> None:
         """End every process at once."""
         processes, self._processes = self._processes, []
+        self.metrics_addresses = []
         for process in processes:
             process.kill()

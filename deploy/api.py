@@ -23,6 +23,7 @@ from deploy.api_keys import ApiKeys
 from deploy.backend import Backend
 from deploy.doorkeeper import Door, Doorkeeper, HeadAsGet
 from deploy.http_errors import ApiError, add_error_handlers, error_frame
+from deploy.http_metrics import Counted, HttpMetrics, add_metrics_routes
 from deploy.openai_schema import (
     ChatRequest,
     CompletionRequest,
@@ -33,6 +34,7 @@ from deploy.openapi import ERROR_RESPONSE, describe, generation_route
 from deploy.prompts import EncodedPrompt, PromptEncoder, Tokenizer
 from deploy.readiness import Readiness
 from deploy.request_body import read_json_object, validate
+from deploy.request_log import Logged, name_request
 from deploy.requests import (
     Budget,
     Choice,
@@ -50,8 +52,6 @@ from deploy.settings import ApiSettings
 from deploy.streaming import EventStream, until_disconnect
 from deploy.structured_output import grammar_of
 from deploy.unbuilt import CHAT_NEUTRAL, COMPLETION_NEUTRAL, without_unbuilt
-
-PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def random_seed() -> int:
@@ -82,6 +82,7 @@ def build_app(
     settings = settings or ApiSettings()
     door = door or Door(ApiKeys())
     readiness = Readiness(backend, settings, clock)
+    metrics = HttpMetrics(backend.description.model_name)
     service = _Service(
         backend, tokenizer, vocabulary, settings, door, readiness, wall_clock, new_seed
     )
@@ -101,9 +102,12 @@ def build_app(
     add_error_handlers(app)
     app.add_middleware(Doorkeeper, door=door)
     app.add_middleware(HeadAsGet)
+    app.add_middleware(Counted, metrics=metrics)
+    app.add_middleware(Logged, clock=clock)
     _add_generation_routes(app, service)
     _add_model_routes(app, backend, created=int(wall_clock()))
-    _add_status_routes(app, backend, readiness, door)
+    _add_status_routes(app, readiness, door)
+    add_metrics_routes(app, backend, metrics)
     describe(app)
     return app
 
@@ -193,6 +197,7 @@ class _Service:
     ) -> Response:
         described = self._description
         response_id = form.id_prefix + uuid4().hex
+        name_request(request, response_id)
         choices = build_choices(
             response_id,
             fields,
@@ -258,7 +263,7 @@ def _add_model_routes(app: FastAPI, backend: Backend, created: int) -> None:
         return model
 
 
-def _add_status_routes(app: FastAPI, backend: Backend, readiness: Readiness, door: Door) -> None:
+def _add_status_routes(app: FastAPI, readiness: Readiness, door: Door) -> None:
     @app.get("/health")
     async def health() -> dict[str, str]:
         """The process answers; it says nothing of the model."""
@@ -271,7 +276,3 @@ def _add_status_routes(app: FastAPI, backend: Backend, readiness: Readiness, doo
             return Response(to_json({"status": "ready"}), media_type="application/json")
         why = "shutting down" if door.is_draining else "no token was generated lately"
         return ApiError(503, why, "server_error", code="not_ready").response()
-
-    @app.get("/metrics", responses={503: ERROR_RESPONSE})
-    async def metrics() -> Response:
-        return Response(await backend.metrics_text(), media_type=PROMETHEUS_TYPE)

@@ -19,6 +19,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from ray import serve
@@ -30,8 +31,10 @@ from ray.serve.schema import LoggingConfig
 from actors.errors import PeerError, TreeServeError, UnavailableError
 from actors.request_manager.verify import VERIFICATION_RULES
 from cluster import ray_api
-from cluster.config import Config
-from cluster.launch import Launched, launch
+from cluster.config import Config, config_of
+from cluster.launch import MANAGER, Launched, launch
+from cluster.logs import set_up_logging
+from cluster.metrics_server import Target
 from cluster.models import model_note, resolve_model
 from cluster.placement import plan_placement
 from cluster.tokenizer import load_tokenizer
@@ -49,6 +52,7 @@ from deploy.settings import ApiSettings
 APPLICATION = "treeserve"
 MANY = 1_000_000
 """Requests that Serve lets through: the manager's own queue refuses, with the right answer."""
+MANY_STARTS = 20
 LAST_WORDS_S = 2.0
 """For the error frames of answers that are cut off."""
 WATCH_S = 0.5
@@ -63,6 +67,7 @@ class RequestManager:
     """The manager's shell in a Serve replica; owns the LLM of this replica."""
 
     async def __init__(self, config: Config) -> None:  # type: ignore[misc]  # Serve awaits it
+        set_up_logging(config.logs, MANAGER)
         self._config = config
         self._launched: Launched = await launch(config)
         self._sessions = Sessions(self._launched.engine)
@@ -102,6 +107,9 @@ class RequestManager:
     async def metrics_text(self) -> str:
         return self._launched.metrics.text()
 
+    async def targets(self) -> list[Target]:
+        return self._launched.targets()
+
     async def __del__(self) -> None:
         if launched := getattr(self, "_launched", None):
             self._sessions.close()  # first, so that requests go on with the next manager
@@ -115,6 +123,7 @@ class Ingress:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: Config, manager: DeploymentHandle
     ) -> None:
+        set_up_logging(config.logs, "ingress")
         folder = await asyncio.to_thread(resolve_model, config.model.path)
         loaded = await asyncio.to_thread(load_tokenizer, folder)
         foreign = (TreeServeError, RayError, RayServeException)
@@ -133,6 +142,7 @@ class Ingress:
             description,
             self._link,
             manager.metrics_text.remote,
+            manager.targets.remote,
             foreign,
             map_error,
             api.request_timeout_s,
@@ -172,12 +182,16 @@ class Ingress:
             await server.stop()
 
 
-def build_application(config: Config) -> serve.Application:
-    """The two deployments, bound."""
+def build_application(config: Config, num_starts: int = 1) -> serve.Application:
+    """The two deployments, bound.
+
+    Args:
+        num_starts: attempts to start a replica before the application counts as failed.
+    """
     placement = plan_placement(config, ray_api.num_gpus())
     common = {
         "max_ongoing_requests": MANY,
-        "max_constructor_retry_count": 1,
+        "max_constructor_retry_count": num_starts,
         "graceful_shutdown_timeout_s": SHUTDOWN_GRACE_S,
         "graceful_shutdown_wait_loop_s": 0.1,
         # Three checks in a row must fail: a replica that hangs is replaced in half a minute.
@@ -195,6 +209,17 @@ def build_application(config: Config) -> serve.Application:
     )
     ingress = serve.deployment(Ingress, name="Ingress", ray_actor_options={"num_cpus": 0}, **common)
     return ingress.bind(config, manager.bind(config))
+
+
+def application(arguments: dict[str, Any]) -> serve.Application:
+    """For Serve's configuration files: their `args` are a TreeServe configuration.
+
+    Nobody watches such a cluster start, so what fails is tried again.
+
+    Raises:
+        ConfigError: with every mistake.
+    """
+    return build_application(config_of(arguments), num_starts=MANY_STARTS)
 
 
 def start_serving(config: Config) -> None:
@@ -227,6 +252,20 @@ def stop_serving(grace_s: float) -> None:
     deadline = time.monotonic() + grace_s + LAST_WORDS_S + SHUTDOWN_GRACE_S + SERVE_GRACE_S
     while stopping.is_alive() and time.monotonic() < deadline and ray_api.is_alive():
         stopping.join(WATCH_S)
+
+
+def drain_serving(grace_s: float) -> None:
+    """Take no more requests, and return when those that run have ended, or after `grace_s`.
+
+    Assumes a connection to the cluster that the application runs on.
+
+    Raises:
+        PeerError: the ingress cannot be reached.
+    """
+    try:
+        asyncio.run(_drain(grace_s))
+    except (RayError, RayServeException, TimeoutError) as error:
+        raise map_error(error) from error
 
 
 def _shut_down(grace_s: float) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from actors.errors import UnavailableError
 from actors.request_manager.generation import FinishReason, GenerationEvent, GenerationRequest
+from cluster.metrics_server import Target
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,9 @@ class Backend(Protocol):
 
     async def metrics_text(self) -> str:
         """All metrics in Prometheus' text format 0.0.4. Raises as `generate`."""
+
+    async def targets(self) -> Sequence[Target]:
+        """The processes that serve metrics of their own. Raises as `generate`."""
 
 
 def require_good_end(event: GenerationEvent) -> None:

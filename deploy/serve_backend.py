@@ -12,12 +12,16 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from actors.errors import ExpiredError, PeerUnavailable, TreeServeError
 from actors.request_manager.generation import GenerationEvent, GenerationRequest
 from actors.request_manager.outbox import News, Outbox
+from cluster.metrics_server import Target
 from deploy.backend import BackendDescription
 from deploy.manager_link import ManagerLink
+
+Answer = TypeVar("Answer")
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +38,7 @@ class ServeBackend:
     Args:
         description: what the manager serves.
         link: the way to it.
-        metrics: asks the manager for its metrics.
+        metrics, targets: ask the manager for its metrics, and for the addresses of all.
         foreign: the exceptions of the transport.
         map_error: one of ours for one of them.
         request_timeout_s: outputs that are not complete by then are given up; None for never.
@@ -47,6 +51,7 @@ class ServeBackend:
         description: BackendDescription,
         link: ManagerLink,
         metrics: Callable[[], Awaitable[str]],
+        targets: Callable[[], Awaitable[Sequence[Target]]],
         foreign: tuple[type[Exception], ...],
         map_error: Callable[[Exception], TreeServeError],
         request_timeout_s: float | None,
@@ -55,6 +60,7 @@ class ServeBackend:
         self.description = description
         self._link = link
         self._metrics = metrics
+        self._targets = targets
         self._foreign = foreign
         self._map_error = map_error
         self._request_timeout_s = request_timeout_s
@@ -117,9 +123,15 @@ class ServeBackend:
         return loop.call_later(self._request_timeout_s, outbox.put, ALL, News(error=late))
 
     async def metrics_text(self) -> str:
+        return await self._ask(self._metrics)
+
+    async def targets(self) -> Sequence[Target]:
+        return await self._ask(self._targets)
+
+    async def _ask(self, question: Callable[[], Awaitable[Answer]]) -> Answer:
         await self._link.session(0.0)  # else Serve would wait for the next manager
         try:
-            return await self._metrics()
+            return await question()
         except self._foreign as error:
             raise self._map_error(error) from error
 

@@ -7,6 +7,7 @@ and not once a request. A session ends with its stream, and so do its requests.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
@@ -14,6 +15,9 @@ from actors.errors import PeerUnavailable, TreeServeError
 from actors.request_manager.generation import GenerationRequest
 from actors.request_manager.outbox import News, Outbox, Sink
 from actors.request_manager.request import Request
+from cluster.logs import log_event
+
+logger = logging.getLogger(__name__)
 
 Batch = Mapping[str, News]
 """News by request id."""
@@ -84,6 +88,7 @@ class _Session:
             for request_id, news in batch.items():
                 if news.is_last:
                     self._running.pop(request_id, None)
+                    _log_end(request_id, news)
             yield batch
 
     def submit(self, group: Group) -> TreeServeError | None:
@@ -107,3 +112,16 @@ class _Session:
 
     def end(self) -> None:
         self.cancel(list(self._running))
+
+
+def _log_end(request_id: str, news: News) -> None:
+    reason = news.event.finish_reason if news.event else None
+    stats = news.event.stats if news.event else None
+    log_event(
+        logger,
+        "output ended",
+        request_id=request_id,
+        reason=type(news.error).__name__ if news.error else reason,
+        num_llm_steps=stats.num_llm_steps if stats else None,
+        num_accepted_draft_tokens=stats.num_accepted_draft_tokens if stats else None,
+    )

@@ -21,6 +21,9 @@ from actors.errors import TreeServeError
 
 Result = TypeVar("Result")
 
+BROKEN = "broken"
+"""Stands in a request's state once its stream has ended with an error."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -61,11 +64,11 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await until_disconnect(receive, self._run(send))
+            await until_disconnect(receive, self._run(scope, send))
         except ClientDisconnect:
             logger.info("a client left before its stream had ended")
 
-    async def _run(self, send: Send) -> None:
+    async def _run(self, scope: Scope, send: Send) -> None:
         async with aclosing(self._frames) as frames:
             first = await anext(frames)
             await send(
@@ -81,8 +84,10 @@ class EventStream(Response):
                     await _send_body(send, frame)
             except TreeServeError as error:
                 logger.warning("a stream ended early: %s", type(error).__name__)
+                scope.setdefault("state", {})[BROKEN] = True
                 await _send_body(send, self._error_frame(error))
             except Exception as error:
+                scope.setdefault("state", {})[BROKEN] = True
                 await _send_body(send, self._error_frame(error))
                 await _send_body(send, b"", more=False)
                 raise

@@ -17,6 +17,7 @@ class LLMConfig(BaseModel):
         tensor_parallel: ranks that share each layer.
         pipeline_parallel: stages that the layers are split into.
         replicas: request managers, each with an LLM of its own; only 1 is built.
+        device: of the ranks; `auto` takes GPUs if each rank can have one, else CPUs.
         offload: where weights live that do not fit; only `none` is built.
         quantization: of the weights; only `none` is built.
         start_timeout_s: an actor that takes longer to load and answer is given up.
@@ -32,6 +33,7 @@ class LLMConfig(BaseModel):
     tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
     pipeline_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     offload: Literal["none"] = "none"
     quantization: Literal["none"] = "none"
     start_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0

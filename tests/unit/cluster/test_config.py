@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from actors.errors import ConfigError
-from cluster.config import Config, load_config, parse_config, with_address
+from cluster.config import Config, config_of, load_config, parse_config, with_address
 
 READY = sorted((Path(__file__).resolve().parents[3] / "deploy" / "configs").glob("*.yaml"))
 
@@ -31,7 +31,8 @@ def test_the_defaults_are_those_of_a_first_run() -> None:
 
 @pytest.mark.parametrize("path", READY, ids=lambda path: path.name)
 def test_ready_configurations_are_valid(path: Path) -> None:
-    assert load_config(path).model.path == "smollm2-135m-instruct"
+    embedded = path.name.startswith("smollm2")
+    assert (load_config(path).model.path == Config().model.path) == embedded
 
 
 def test_every_section_is_read() -> None:
@@ -184,3 +185,9 @@ def test_another_address() -> None:
     assert changed.speculation == config.speculation
     with pytest.raises(ConfigError, match=r"api\.port"):
         with_address(config, None, 0)
+
+
+def test_plain_values_and_the_order_of_a_range() -> None:
+    assert config_of({"llm": {"device": "cuda"}}).llm.device == "cuda"
+    with pytest.raises(ConfigError, match=r"metrics\.port_range: the first port"):
+        config_of({"metrics": {"port_range": [9101, 9100]}})

@@ -95,12 +95,34 @@ def test_a_step_with_drafts(metrics: Metrics, registry: CollectorRegistry) -> No
     metrics.step_done(step())
     value = registry.get_sample_value
     assert value("treeserve_llm_steps_total", LABELS) == 1
+    assert value("treeserve_step_rows_sum", LABELS) == 3
+    assert value("treeserve_committed_tokens_total", LABELS) == 6
     lookup = LABELS | {"drafter": "prompt_lookup"}
     assert value("treeserve_draft_tokens_total", lookup) == 9
     assert value("treeserve_accepted_tokens_total", lookup) == 3
     assert value("treeserve_tree_nodes_sum", LABELS) == 9
     assert value("treeserve_step_seconds_sum", LABELS | {"phase": "draft"}) == 0.001
     assert value("treeserve_step_seconds_sum", LABELS | {"phase": "forward"}) == 0.008
+
+
+def test_what_may_come_is_there_at_zero() -> None:
+    registry = CollectorRegistry()
+    Metrics(registry, "m", ["ssm"])
+    value = registry.get_sample_value
+    assert value("treeserve_requests_total", LABELS | {"finish_reason": "error"}) == 0
+    assert value("treeserve_accepted_tokens_total", LABELS | {"drafter": "ssm"}) == 0
+    calls = LABELS | {"drafter": "ssm", "outcome": "late"}
+    assert value("treeserve_drafter_calls_total", calls) == 0
+    assert value("treeserve_part_failures_total", LABELS | {"part": "LLMRank"}) == 0
+    assert value("treeserve_depth_reached_total", LABELS | {"depth": "0"}) == 0
+
+
+def test_actors_that_come_and_go(metrics: Metrics, registry: CollectorRegistry) -> None:
+    rank = LABELS | {"part": "LLMRank"}
+    for is_up in (True, False, True):
+        metrics.part_is_up("LLMRank", is_up)
+    assert registry.get_sample_value("treeserve_part_up", rank) == 1
+    assert registry.get_sample_value("treeserve_part_failures_total", rank) == 1
 
 
 def test_reuse_and_preemption_are_counted(metrics: Metrics, registry: CollectorRegistry) -> None:

@@ -35,6 +35,13 @@ def test_ranks_take_gpus_only_if_there_is_one_for_each() -> None:
     assert placement.rank_places == [Place(1, {"CPU": 1, "GPU": 1})] * 2
 
 
+def test_a_device_that_is_named_does_not_wait_for_the_cluster_to_have_it() -> None:
+    for device, num_gpus, gets in (("cuda", 0, True), ("cpu", 8, False)):
+        config = Config(llm=LLMConfig(device=device))
+        (rank,) = plan_placement(config, num_gpus).stages
+        assert ("GPU" in rank.resources) == gets
+
+
 def test_the_description_has_a_line_for_each_bundle() -> None:
     lines = plan_placement(split(1, 3)).describe().splitlines()
     assert lines[1:] == [

@@ -34,14 +34,14 @@ class FakeProcess:
     async def open_meeting(self) -> str:
         return f"meeting of {len(self.made)}"
 
-    async def start(self, meeting_place: str | None) -> str:
+    async def start(self, meeting_place: str | None) -> ray_api.Addresses:
         self.meeting_place = meeting_place
         outcome = self.make()  # type: ignore[operator]
         if isinstance(outcome, Exception):
             raise outcome
         if outcome is HANGS:
             await asyncio.Event().wait()
-        return f"{outcome}:{len(self.made)}"
+        return ray_api.Addresses(f"{outcome}:{len(self.made)}", f"{outcome}:9{len(self.made)}")
 
     def kill(self) -> None:
         self.alive = False
@@ -101,6 +101,7 @@ async def test_a_restart_replaces_the_rank_in_the_same_bundle(made: list[FakePro
     ranks = group("host", notes=notes)
     await ranks.start()
     assert await ranks.restart() == ["host:2"]
+    assert ranks.metrics_addresses == ["host:92"]
     assert notes == [("ranks", True), ("ranks", False), ("ranks", True)]
     assert [process.alive for process in made] == [False, True]
     assert made[0].bundle == made[1].bundle

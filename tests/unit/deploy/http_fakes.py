@@ -26,6 +26,7 @@ from actors.request_manager.generation import (
     TokenLogprob,
 )
 from actors.vocabulary import Vocabulary
+from cluster.metrics_server import Target
 from cluster.tokenizer import build_vocabulary
 from deploy.api import build_app
 from deploy.backend import BackendDescription
@@ -113,6 +114,9 @@ class ScriptedBackend:
 
     async def metrics_text(self) -> str:
         return "treeserve_requests_running 0\n"
+
+    async def targets(self) -> list[Target]:
+        return [Target("10.0.0.7:9100", {"part": "llm", "index": "0"})]
 
     async def generate(
         self, requests: Sequence[GenerationRequest]

@@ -26,6 +26,7 @@ from actors.request_manager.generation import (
 )
 from actors.request_manager.outbox import Sink
 from actors.sampling import SamplingParams
+from cluster.metrics_server import Target
 from deploy import manager_link
 from deploy.backend import BackendDescription
 from deploy.manager_link import ManagerLink, Transport
@@ -109,6 +110,9 @@ class Manager:
     def events(self, session_id: str) -> Events:
         return Events(self, session_id)
 
+    async def targets(self) -> list[Target]:
+        raise LOST
+
     async def metrics(self) -> str:
         raise LOST
 
@@ -124,6 +128,7 @@ class Manager:
                 BackendDescription("m", 100, 300),
                 link,
                 self.metrics,
+                self.targets,
                 foreign,
                 to_ours,
                 timeout_s,
@@ -317,3 +322,5 @@ async def test_metrics_that_cannot_be_had_are_our_error() -> None:
     async with Manager().backend() as backend:
         with pytest.raises(PeerUnavailable):
             await backend.metrics_text()
+        with pytest.raises(PeerUnavailable):
+            await backend.targets()
