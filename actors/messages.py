@@ -149,6 +149,10 @@ class StepReply:
     """How often a position's noise was at hand."""
     noise_misses: int = 0
     """How often it had to be computed."""
+    started_at: float = 0.0
+    """When the step began, in seconds since 1970 by the clock of the rank's machine."""
+    waited_s: float = 0.0
+    """Seconds of `forward_s` in which the rank waited for the stage before."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +175,12 @@ class LLMDescription:
     """True if a row's logits are bit for bit independent of what else is in the step; probed."""
     max_nodes_per_row: int = 1024
     """Of a row whose tree branches; chains may be longer."""
+    num_held_parameters: int = 0
+    """How many of the parameters this rank holds."""
+    load_s: float = 0.0
+    """Seconds that it took to load them."""
+    peak_memory_bytes: int = 0
+    """What the rank's process had resident at most by then."""
 
     @property
     def max_request_tokens(self) -> int:

@@ -83,6 +83,8 @@ def encode_reply(reply: StepReply) -> pb.StepReply:
             sample_s=reply.sample_s,
             noise_hits=reply.noise_hits,
             noise_misses=reply.noise_misses,
+            started_at=reply.started_at,
+            waited_s=reply.waited_s,
         )
     check_bounds(encoded)
     return encoded
@@ -99,6 +101,8 @@ def decode_reply(encoded: pb.StepReply) -> StepReply:
         sample_s=encoded.sample_s,
         noise_hits=encoded.noise_hits,
         noise_misses=encoded.noise_misses,
+        started_at=encoded.started_at,
+        waited_s=encoded.waited_s,
     )
 
 

@@ -29,7 +29,9 @@ def check_kv_memory(config: Config, folder: Path) -> None:
         return
     token_bytes = kv_token_bytes(folder, config.model.dtype)
     if token_bytes is not None:
-        block_bytes = token_bytes * config.scheduler.kv_block_tokens
+        # Of one rank: layers are split over stages, heads over shards.
+        num_ranks = config.llm.tensor_parallel * config.llm.pipeline_parallel
+        block_bytes = token_bytes * config.scheduler.kv_block_tokens // num_ranks
         if memory < block_bytes:
             raise _problem(f"{memory} bytes do not hold one block of {block_bytes} bytes")
     total = psutil.virtual_memory().total

@@ -19,6 +19,8 @@ from prometheus_client import CollectorRegistry
 
 from actors.errors import ModelError
 from actors.llm.actor import LLMActor
+from actors.llm.parallel.grid import Grid
+from actors.llm.parallel.meeting import Meeting
 from actors.messages import LLMDescription
 from actors.request_manager.clients import LLMClient
 from actors.request_manager.drafters import DRAFTERS, SSM
@@ -35,9 +37,10 @@ from cluster.metrics import Metrics
 from cluster.metrics_server import ExposedActor, MetricsServer, Target, process_registry
 from cluster.models import resolve_draft_model, resolve_model
 from cluster.observed import ObservedDrafter, ObservedDrafting, ObservedRank
-from cluster.placement import STRATEGY, Placement, plan_placement
+from cluster.placement import Placement, plan_placement
 from cluster.supervisor import ActorGroup, BodyMaker
 from cluster.tokenizer import load_vocabulary
+from cluster.trace import StepTrace
 
 PLACEMENT_TIMEOUT_S = 60.0
 
@@ -78,17 +81,17 @@ async def launch(config: Config) -> Launched:
 
     Raises:
         ModelError: the model cannot be served, or a draft model does not fit it.
+        ConfigError: the KV memory or the trace file cannot be.
         PeerError: an actor cannot be started or reached.
     """
     folder = await asyncio.to_thread(resolve_model, config.model.path)
     placement = plan_placement(config, ray_api.num_gpus())
     async with AsyncExitStack() as resources:
-        group = await asyncio.to_thread(
-            ray_api.use_placement_group, placement.bundles, STRATEGY, PLACEMENT_TIMEOUT_S
-        )
+        group = await asyncio.to_thread(ray_api.use_placement_group, placement, PLACEMENT_TIMEOUT_S)
         resources.callback(group.remove)
         registry = process_registry(MANAGER)
-        metrics = Metrics(registry, config.model.name, config.speculation.drafters)
+        trace = _open_trace(config, resources)
+        metrics = Metrics(registry, config.model.name, config.speculation.drafters, trace)
         more = (group, config.llm.start_timeout_s, metrics.part_is_up)
         makers = _rank_makers(config, folder, placement)
         ranks = ActorGroup("LLMRank", makers, placement.rank_places, *more)
@@ -103,10 +106,16 @@ async def launch(config: Config) -> Launched:
             asyncio.to_thread(load_vocabulary, folder),
             asyncio.gather(*(actors.start() for actors in (ranks, *ssms))),
         )
-        client = LLMClient(addresses, ranks.restart, config.llm.step_timeout_s)
+        client = LLMClient(
+            addresses,
+            ranks.restart,
+            config.llm.step_timeout_s,
+            on_reply=None if trace is None else trace.rank_replied,
+        )
         resources.push_async_callback(client.close)
         description = await client.describe()
         _check_vocabulary(vocabulary, description)
+        metrics.watch_ranks(lambda: client.descriptions)
         drafters = await _drafters(config, description, ssms, ssm_addresses, metrics, resources)
         engine = Engine(
             client,
@@ -124,6 +133,16 @@ async def launch(config: Config) -> Launched:
         return Launched(
             engine, description, metrics, exposed.address, ranks, ssms, resources.pop_all()
         )
+
+
+def _open_trace(config: Config, resources: AsyncExitStack) -> StepTrace | None:
+    llm = config.llm
+    if llm.trace_file is None:
+        return None
+    num_ranks = llm.tensor_parallel * llm.pipeline_parallel
+    trace = StepTrace(Path(llm.trace_file), num_ranks, llm.pipeline_parallel)
+    resources.callback(trace.close)
+    return trace
 
 
 def _check_vocabulary(vocabulary: Vocabulary, description: LLMDescription) -> None:
@@ -181,14 +200,16 @@ def _rank_makers(config: Config, folder: Path, placement: Placement) -> list[Bod
     """For each rank what makes it, to be run in its own process."""
     return [
         functools.partial(
-            _make_rank, config, folder, "cuda" if "GPU" in bundle.resources else "cpu", index
+            _make_rank, config, folder, rank, "cuda" if "GPU" in place.resources else "cpu"
         )
-        for index, bundle in enumerate(placement.ranks)
+        for rank, place in enumerate(placement.rank_places)
     ]
 
 
-def _make_rank(config: Config, folder: Path, device: str, index: int) -> ExposedActor:
-    """Load the LLM; runs in the rank's process."""
+def _make_rank(
+    config: Config, folder: Path, rank: int, device: str, meeting: Meeting | None = None
+) -> ExposedActor:
+    """Load the LLM, or one rank's part of it; runs in the rank's process."""
     from actors.llm.rank import RankOptions, load_rank
 
     memory = config.scheduler.kv_memory_bytes
@@ -202,11 +223,16 @@ def _make_rank(config: Config, folder: Path, device: str, index: int) -> Exposed
         llm=config.llm,
         vocabulary=functools.partial(load_vocabulary, folder),
     )
-    set_up_logging(config.logs, f"{LLM} {index}")
-    registry = process_registry(LLM, index)
-    actor = LLMActor(
-        lambda: ObservedRank(load_rank(options), registry), ports=_ports(config.grpc.port_range)
-    )
+    if meeting is None:
+        load = functools.partial(load_rank, options)
+    else:
+        from actors.llm.parallel.rank_loading import load_rank_of_several
+
+        grid = Grid(config.llm.tensor_parallel, config.llm.pipeline_parallel, rank)
+        load = functools.partial(load_rank_of_several, options, grid, meeting)
+    set_up_logging(config.logs, f"{LLM} {rank}")
+    registry = process_registry(LLM, rank)
+    actor = LLMActor(lambda: ObservedRank(load(), registry), ports=_ports(config.grpc.port_range))
     return ExposedActor(actor, _expose(config, registry))
 
 

@@ -7,14 +7,16 @@ the LLM steps that they take are steps like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
+from actors.messages import LLMDescription
 from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.generation import FinishReason
 from actors.request_manager.ports import StepRecord
 from cluster.metric_maker import MetricMaker
+from cluster.trace import StepTrace
 
 PARTS = ("LLMRank", "DraftModel")
 DRAFTER_OUTCOMES = ("answered", "empty", "late", "failed")
@@ -40,12 +42,18 @@ class Metrics:
         registry: where the metrics live; one manager a registry.
         model_name: the value of the label `model_name` of all of them.
         drafters: names of those that will be asked.
+        trace: is told of steps too; None for nobody.
     """
 
     def __init__(
-        self, registry: CollectorRegistry, model_name: str, drafters: Collection[str] = ()
+        self,
+        registry: CollectorRegistry,
+        model_name: str,
+        drafters: Collection[str] = (),
+        trace: StepTrace | None = None,
     ) -> None:
         self._registry = registry
+        self._trace = trace
         make = MetricMaker(registry, model_name)
         self._finished = make.counters(
             "treeserve_requests", "Requests that ended, by reason.", "finish_reason"
@@ -167,8 +175,28 @@ class Metrics:
         )
         self._begin_at_zero(drafters)
 
+        self._held = make.gauges(
+            "treeserve_rank_parameters", "Parameters that a rank of the LLM holds.", "rank"
+        )
+        self._load = make.gauges(
+            "treeserve_rank_load_seconds", "What a rank took to load them.", "rank"
+        )
+        self._peak = make.gauges(
+            "treeserve_rank_load_peak_bytes", "Memory resident at most while it did.", "rank"
+        )
+
+        self._ranks: Callable[[], Sequence[LLMDescription]] = tuple
+
+    def watch_ranks(self, ranks: Callable[[], Sequence[LLMDescription]]) -> None:
+        """What the ranks of the LLM say of themselves is asked whenever metrics are read."""
+        self._ranks = ranks
+
     def text(self) -> str:
         """All metrics in Prometheus' text format 0.0.4."""
+        for number, rank in enumerate(self._ranks()):
+            self._held(str(number)).set(rank.num_held_parameters)
+            self._load(str(number)).set(rank.load_s)
+            self._peak(str(number)).set(rank.peak_memory_bytes)
         return generate_latest(self._registry).decode()
 
     def request_finished(
@@ -194,6 +222,8 @@ class Metrics:
             self._per_token.observe((finish_s - first_token_s) / (output_tokens - 1))
 
     def step_done(self, record: StepRecord) -> None:
+        if self._trace is not None:
+            self._trace.step_done(record)
         self._steps.inc()
         self._rows.observe(record.num_rows)
         self._committed.inc(record.num_committed)

@@ -1,19 +1,21 @@
 """What a configuration asks of the cluster: a pure function, so that `validate` can show it.
 
 Resources are logical: a CPU here is a place in Ray's books, not a core. One manager with its ranks
-is one placement group: bundle 0 for the manager, then one for each rank and one for each draft
-model; the ingress needs no reservation. Knows no Ray.
+is one placement group: bundle 0 for the manager, then one for each stage of the LLM and one for
+each draft model; the ingress needs no reservation. A bundle is on one node, so the ranks that share
+a stage's layers are always side by side, while stages may be on different nodes. Knows no Ray.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.config import Config
 
-STRATEGY = "PACK"
+RESOURCES = ("CPU", "GPU")
 
 SSM_CPUS = 0.25
 """Logical CPUs for each thread of a draft model, which works while the LLM waits for it."""
@@ -45,13 +47,19 @@ class Placement:
     """One manager with its LLM and its draft models."""
 
     manager: Bundle
-    ranks: tuple[Bundle, ...]
+    stages: tuple[Bundle, ...]
+    ranks_per_stage: int = 1
     ssms: tuple[Bundle, ...] = ()
+
+    @property
+    def strategy(self) -> str:
+        """Ray's name for how bundles go to nodes: stages apart where they can be."""
+        return "SPREAD" if len(self.stages) > 1 else "PACK"
 
     @property
     def bundles(self) -> list[dict[str, float]]:
         """As Ray wants them; bundle 0 is the manager's."""
-        return [dict(bundle.resources) for bundle in self._all]
+        return [dict(bundle.resources) for bundle in self.all]
 
     @property
     def num_cpus(self) -> int:
@@ -60,25 +68,30 @@ class Placement:
 
     @property
     def rank_places(self) -> list[Place]:
-        """Where the LLM's ranks go."""
-        return self._places(1, self.ranks)
+        """Where the LLM's ranks go, each with its part of its stage's bundle."""
+        shards = self.ranks_per_stage
+        return [
+            Place(place.bundle, {name: amount / shards for name, amount in place.resources.items()})
+            for place in self._places(1, self.stages)
+            for _ in range(shards)
+        ]
 
     @property
     def ssm_places(self) -> list[Place]:
         """Where the draft models go."""
-        return self._places(1 + len(self.ranks), self.ssms)
+        return self._places(1 + len(self.stages), self.ssms)
 
     def describe(self) -> str:
         """For a person, a line for each bundle."""
-        lines = [f"placement group, strategy {STRATEGY}:"]
-        for index, bundle in enumerate(self._all):
-            amounts = ", ".join(f"{name} {amount:g}" for name, amount in bundle.resources.items())
-            lines.append(f"  bundle {index}: {bundle.role} ({amounts})")
+        lines = [f"placement group, strategy {self.strategy}:"]
+        for index, bundle in enumerate(self.all):
+            lines.append(f"  bundle {index}: {bundle.role} ({_amounts(bundle.resources)})")
         return "\n".join(lines)
 
     @property
-    def _all(self) -> tuple[Bundle, ...]:
-        return (self.manager, *self.ranks, *self.ssms)
+    def all(self) -> tuple[Bundle, ...]:
+        """Every bundle, in order."""
+        return (self.manager, *self.stages, *self.ssms)
 
     @staticmethod
     def _places(first: int, bundles: Sequence[Bundle]) -> list[Place]:
@@ -86,24 +99,60 @@ class Placement:
 
 
 def plan_placement(config: Config, num_gpus: int = 0) -> Placement:
-    """The bundles of one manager, its LLM ranks, stage by stage, and its draft models.
+    """The bundles of one manager, the stages of its LLM, and its draft models.
 
     Args:
         num_gpus: GPUs of the cluster; if each rank can have one, it gets one, unless `llm.device`
             settles it. A cluster that grows on demand has none before they are asked for.
     """
-    stages, shards = config.llm.pipeline_parallel, config.llm.tensor_parallel
-    resources = {"CPU": 1.0}
+    num_stages, shards = config.llm.pipeline_parallel, config.llm.tensor_parallel
+    resources = {"CPU": float(shards)}
     device = config.llm.device
-    if device == "cuda" or (device == "auto" and num_gpus >= stages * shards):
-        resources["GPU"] = 1.0
-    ranks = tuple(
-        Bundle(f"LLM rank {stage * shards + shard}, stage {stage}, shard {shard}", resources)
-        for stage in range(stages)
-        for shard in range(shards)
-    )
+    if device == "cuda" or (device == "auto" and num_gpus >= num_stages * shards):
+        resources["GPU"] = float(shards)
+    ranks = "1 rank" if shards == 1 else f"{shards} ranks"
+    stages = tuple(Bundle(f"LLM stage {stage}, {ranks}", resources) for stage in range(num_stages))
     ssms = tuple(
         Bundle(f"draft model {ssm.path}", {"CPU": SSM_CPUS * ssm.num_threads})
         for ssm in config.ssms
     )
-    return Placement(Bundle("request manager", {"CPU": 1.0}), ranks, ssms)
+    return Placement(Bundle("request manager", {"CPU": 1.0}), stages, shards, ssms)
+
+
+def missing(placement: Placement, nodes: Sequence[Mapping[str, float]]) -> list[str]:
+    """What a cluster lacks for a placement, in words; empty if it has room for all bundles.
+
+    Args:
+        nodes: each node's resources, whoever uses them now.
+    """
+    problems = []
+    left = [dict(node) for node in nodes]
+    totals = Counter[str]()
+    for bundle in sorted(placement.all, key=lambda bundle: -sum(bundle.resources.values())):
+        totals.update(bundle.resources)
+        room = next((node for node in left if _fits(bundle, node)), None)
+        if room is not None:
+            for name, amount in bundle.resources.items():
+                room[name] -= amount
+        elif not any(_fits(bundle, node) for node in nodes):
+            problems.append(
+                f"{bundle.role} needs {_amounts(bundle.resources)} on one node; "
+                f"the nodes have {'; '.join(map(_amounts, nodes)) or 'nothing'}"
+            )
+        else:
+            problems.append(
+                f"{bundle.role} finds no node that has {_amounts(bundle.resources)} left"
+            )
+    if problems:
+        problems.append(f"{_amounts(totals)} are needed in all")
+    return problems
+
+
+def _fits(bundle: Bundle, node: Mapping[str, float]) -> bool:
+    return all(node.get(name, 0) >= amount for name, amount in bundle.resources.items())
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"{name} {resources.get(name, 0):g}" for name in RESOURCES if name in resources
+    )

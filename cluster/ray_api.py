@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import psutil
 
 from actors.errors import PeerError, PeerUnavailable, TreeServeError
+from actors.llm.parallel.meeting import Meeting
+from cluster.placement import Placement, missing
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup as RayPlacementGroup
@@ -189,23 +191,35 @@ def num_gpus() -> int:
     return int(ray.cluster_resources().get("GPU", 0))
 
 
-def use_placement_group(
-    bundles: Sequence[Mapping[str, float]], strategy: str, timeout_s: float
-) -> PlacementGroup:
+def node_resources() -> list[dict[str, float]]:
+    """What each node of the cluster has, whoever uses it now."""
+    import ray
+
+    return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+
+
+def use_placement_group(placement: Placement, timeout_s: float) -> PlacementGroup:
     """The placement group that this actor runs in, else a new one.
 
     Raises:
-        PeerUnavailable: the cluster has no room for it.
+        PeerUnavailable: the cluster has no room for it; says what is missing.
     """
     from ray.util import get_current_placement_group, placement_group
 
     if current := get_current_placement_group():
         return PlacementGroup(current, owned=False)
-    group = placement_group([dict(bundle) for bundle in bundles], strategy=strategy)
+    require_room(placement)
+    group = placement_group(placement.bundles, strategy=placement.strategy)
     if not group.wait(timeout_s):
         _remove_group(group)
-        raise PeerUnavailable(f"the cluster has no room for {list(bundles)}")
+        raise PeerUnavailable("others use what the cluster has\n" + placement.describe())
     return PlacementGroup(group, owned=True)
+
+
+def require_room(placement: Placement) -> None:
+    """Raise PeerUnavailable if the cluster could never hold the placement; says what is missing."""
+    if problems := missing(placement, node_resources()):
+        raise PeerUnavailable("the cluster has no room: " + "; ".join(problems))
 
 
 class PlacementGroup:
@@ -233,7 +247,7 @@ class ActorProcess:
     def __init__(
         self,
         name: str,
-        make_body: Callable[[], ActorBody],
+        make_body: Callable[..., ActorBody],
         group: PlacementGroup,
         bundle: int,
         resources: Mapping[str, float],
@@ -252,14 +266,25 @@ class ActorProcess:
         # Ray names a process after its actor's class.
         self._actor = actor(type(name, (ActorHost,), {})).remote(make_body)
 
-    async def start(self) -> Addresses:
+    async def open_meeting(self) -> str:
+        """Listen on this process's node for the others of its group; returns `host:port`.
+
+        Raises:
+            PeerUnavailable: the process died.
+        """
+        return str(await _answer(self._actor.open_meeting.remote()))
+
+    async def start(self, meeting_place: str | None = None) -> Addresses:
         """Make the body and start it.
+
+        Args:
+            meeting_place: where the processes of its group meet, if there are several.
 
         Raises:
             TreeServeError: what the body raised.
             PeerUnavailable: the process died.
         """
-        addresses: Addresses = await _answer(self._actor.start.remote())
+        addresses: Addresses = await _answer(self._actor.start.remote(meeting_place))
         return addresses
 
     def kill(self) -> None:
@@ -276,12 +301,20 @@ class ActorHost:
     from methods.
     """
 
-    def __init__(self, make_body: Callable[[], ActorBody]) -> None:
+    def __init__(self, make_body: Callable[..., ActorBody]) -> None:
         self._make_body = make_body
         self._body: ActorBody | None = None
+        self._meeting: Meeting | None = None
 
-    def start(self) -> Addresses:
-        self._body = self._body or self._make_body()
+    def open_meeting(self) -> str:
+        from ray.util import get_node_ip_address
+
+        self._meeting = self._meeting or Meeting.open(get_node_ip_address())
+        return self._meeting.address
+
+    def start(self, meeting_place: str | None) -> Addresses:
+        meeting = [] if meeting_place is None else [self._meeting or Meeting.at(meeting_place)]
+        self._body = self._body or self._make_body(*meeting)
         return self._body.start()
 
 

@@ -1,7 +1,8 @@
 """Keeps actors alive: starts them, and starts them again when they are lost.
 
 The ranks of one LLM hold one state between them, so they are replaced together, in the bundles
-that they had; a draft model is a group of one. An actor that hangs looks alive, hence nothing is
+that they had, and meet anew at an address that the first one opens; a draft model is a group of
+one. An actor that hangs looks alive, hence nothing is
 asked of the old ones: they are killed. What they held is only a cache; whoever uses them knows how
 to go on.
 """
@@ -18,7 +19,8 @@ from cluster.placement import Place
 
 logger = logging.getLogger(__name__)
 
-BodyMaker = Callable[[], ray_api.ActorBody]
+BodyMaker = Callable[..., ray_api.ActorBody]
+"""Called with a `Meeting` where the group has several processes, else with nothing."""
 
 
 class ActorGroup:
@@ -67,8 +69,9 @@ class ActorGroup:
         ]
         try:
             async with asyncio.timeout(self._start_timeout_s):
-                starting = (process.start() for process in self._processes)
-                started = await asyncio.gather(*starting)
+                place = await self._processes[0].open_meeting() if len(self._makers) > 1 else None
+                starts = [process.start(place) for process in self._processes]
+                started = await asyncio.gather(*starts)
         except TimeoutError:
             self.kill()
             raise PeerTimeout(

@@ -36,7 +36,7 @@ from cluster.launch import MANAGER, Launched, launch
 from cluster.logs import set_up_logging
 from cluster.metrics_server import Target
 from cluster.models import model_note, resolve_model
-from cluster.placement import STRATEGY, plan_placement
+from cluster.placement import plan_placement
 from cluster.tokenizer import load_tokenizer
 from deploy.api import build_app
 from deploy.api_keys import ApiKeys, read_keys
@@ -53,8 +53,6 @@ APPLICATION = "treeserve"
 MANY = 1_000_000
 """Requests that Serve lets through: the manager's own queue refuses, with the right answer."""
 MANY_STARTS = 20
-START_TIMEOUT_S = 30.0
-"""For a session with a manager that is up."""
 LAST_WORDS_S = 2.0
 """For the error frames of answers that are cut off."""
 WATCH_S = 0.5
@@ -137,7 +135,7 @@ class Ingress:
                 map_error,
             )
         )
-        await self._link.start(START_TIMEOUT_S)
+        await self._link.start(config.llm.start_timeout_s)
         api = config.api
         description = await manager.describe.remote()
         backend = ServeBackend(
@@ -206,7 +204,7 @@ def build_application(config: Config, num_starts: int = 1) -> serve.Application:
         name="RequestManager",
         ray_actor_options={"num_cpus": placement.manager.resources["CPU"]},
         placement_group_bundles=placement.bundles,
-        placement_group_strategy=STRATEGY,
+        placement_group_strategy=placement.strategy,
         **common,
     )
     ingress = serve.deployment(Ingress, name="Ingress", ray_actor_options={"num_cpus": 0}, **common)
@@ -230,10 +228,12 @@ def start_serving(config: Config) -> None:
     Assumes that `deploy.environment` was prepared before the cluster was started.
 
     Raises:
-        PeerError: it does not come up; says why as far as Serve tells.
+        PeerError: the cluster has no room for it, or it does not come up; says why as far as Serve
+            tells.
     """
     logging_config = LoggingConfig(log_level="WARNING", enable_access_log=False)
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    ray_api.require_room(plan_placement(config, ray_api.num_gpus()))
     try:
         serve.start(proxy_location="Disabled", logging_config=logging_config)
         serve.run(build_application(config), name=APPLICATION, route_prefix="/")

@@ -22,7 +22,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class LLMDescription(_message.Message):
-    __slots__ = ("model_id", "vocab_size", "max_context_tokens", "num_kv_blocks", "kv_block_tokens", "num_parameters", "weights_hash", "dtype", "device", "backend", "batch_invariant", "max_nodes_per_row")
+    __slots__ = ("model_id", "vocab_size", "max_context_tokens", "num_kv_blocks", "kv_block_tokens", "num_parameters", "weights_hash", "dtype", "device", "backend", "batch_invariant", "max_nodes_per_row", "num_held_parameters", "load_s", "peak_memory_bytes")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,9 @@ class LLMDescription(_message.Message):
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     BATCH_INVARIANT_FIELD_NUMBER: _ClassVar[int]
     MAX_NODES_PER_ROW_FIELD_NUMBER: _ClassVar[int]
+    NUM_HELD_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_S_FIELD_NUMBER: _ClassVar[int]
+    PEAK_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     vocab_size: int
     max_context_tokens: int
@@ -47,7 +50,10 @@ class LLMDescription(_message.Message):
     backend: str
     batch_invariant: bool
     max_nodes_per_row: int
-    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., num_kv_blocks: _Optional[int] = ..., kv_block_tokens: _Optional[int] = ..., num_parameters: _Optional[int] = ..., weights_hash: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., backend: _Optional[str] = ..., batch_invariant: _Optional[bool] = ..., max_nodes_per_row: _Optional[int] = ...) -> None: ...
+    num_held_parameters: int
+    load_s: float
+    peak_memory_bytes: int
+    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., num_kv_blocks: _Optional[int] = ..., kv_block_tokens: _Optional[int] = ..., num_parameters: _Optional[int] = ..., weights_hash: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., backend: _Optional[str] = ..., batch_invariant: _Optional[bool] = ..., max_nodes_per_row: _Optional[int] = ..., num_held_parameters: _Optional[int] = ..., load_s: _Optional[float] = ..., peak_memory_bytes: _Optional[int] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "min_p", "min_tokens", "seed", "repetition_penalty", "frequency_penalty", "presence_penalty", "bias_ids", "biases")
@@ -162,7 +168,7 @@ class RowResult(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., drawn_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., num_top: _Optional[int] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., failed_outputs: _Optional[_Iterable[int]] = ..., undrawn: _Optional[bool] = ...) -> None: ...
 
 class StepReply(_message.Message):
-    __slots__ = ("epoch", "step_id", "results", "forward_s", "sample_s", "noise_hits", "noise_misses")
+    __slots__ = ("epoch", "step_id", "results", "forward_s", "sample_s", "noise_hits", "noise_misses", "started_at", "waited_s")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +176,8 @@ class StepReply(_message.Message):
     SAMPLE_S_FIELD_NUMBER: _ClassVar[int]
     NOISE_HITS_FIELD_NUMBER: _ClassVar[int]
     NOISE_MISSES_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    WAITED_S_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step_id: int
     results: _containers.RepeatedCompositeFieldContainer[RowResult]
@@ -177,7 +185,9 @@ class StepReply(_message.Message):
     sample_s: float
     noise_hits: int
     noise_misses: int
-    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[RowResult, _Mapping]]] = ..., forward_s: _Optional[float] = ..., sample_s: _Optional[float] = ..., noise_hits: _Optional[int] = ..., noise_misses: _Optional[int] = ...) -> None: ...
+    started_at: float
+    waited_s: float
+    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[RowResult, _Mapping]]] = ..., forward_s: _Optional[float] = ..., sample_s: _Optional[float] = ..., noise_hits: _Optional[int] = ..., noise_misses: _Optional[int] = ..., started_at: _Optional[float] = ..., waited_s: _Optional[float] = ...) -> None: ...
 
 class DraftModelDescription(_message.Message):
     __slots__ = ("name", "vocab_size", "llm_weights_hash", "weights_version", "num_parameters")

@@ -17,11 +17,11 @@ from actors.decoder.kv_cache import KVCache
 from actors.decoder.layer_weights import DecoderShape, LayerWeights, Rotary
 from actors.decoder.native.decoder import NativeDecoder
 from actors.decoder.native.kernels import native_kernels
-from actors.decoder.torch_decoder import TorchDecoder
+from actors.decoder.torch_decoder import TorchDecoder, Total
 
 
 class Decoder(Protocol):
-    """Embedding, layers and last norm."""
+    """Embedding, layers and last norm, or those of them that there are."""
 
     def add_layer(self, weights: LayerWeights) -> None:
         """The next layer. Weights are copied into the order that suits the machine."""
@@ -29,18 +29,32 @@ class Decoder(Protocol):
     def forward(self, batch: StepBatch, cache: KVCache) -> Tensor:
         """[N, hidden] normalised states of the batch's rows; writes the rows' K and V."""
 
+    def run(self, hidden: Tensor, batch: StepBatch, cache: KVCache) -> Tensor:
+        """The same for rows whose embeddings, or states before the first layer, are given.
+
+        Args:
+            hidden: [N, hidden]; changed.
+        """
+
 
 def new_decoder(
-    shape: DecoderShape, rotary: Rotary, embedding: Tensor, final_norm: Tensor
+    shape: DecoderShape,
+    rotary: Rotary,
+    embedding: Tensor,
+    final_norm: Tensor | None,
+    total: Total | None = None,
 ) -> Decoder:
     """A decoder without layers yet.
 
     Args:
         rotary: the model's own.
-        embedding: [vocab, hidden], of the type and on the device that is computed in.
-        final_norm: [hidden].
+        embedding: [vocab, hidden], of the type and on the device that is computed in; of no rows if
+            only `run` is called.
+        final_norm: [hidden]; None for the states behind the last layer as they are.
+        total: adds up what the shards of a layer bring to the residual stream; None for a whole
+            layer.
     """
     kernels = native_kernels(embedding.dtype, embedding.device, shape)
-    if kernels is not None:
+    if kernels is not None and total is None:
         return NativeDecoder(kernels, shape, rotary, embedding, final_norm)
-    return TorchDecoder(shape, rotary, embedding, final_norm)
+    return TorchDecoder(shape, rotary, embedding, final_norm, total)

@@ -105,12 +105,14 @@ def num_blocks_for(
     device: torch.device,
     memory_bytes: int | None,
     max_context_tokens: int,
+    num_sharing: int = 1,
 ) -> int:
     """How many blocks fit a budget.
 
     Args:
         memory_bytes: the budget; None takes a share of the memory that is free now, at most as
             much as 32 requests of full length can use.
+        num_sharing: how many caches share the free memory.
 
     Raises:
         ConfigError: not even one block fits.
@@ -119,7 +121,7 @@ def num_blocks_for(
     if memory_bytes is None:
         share = _AUTO_SHARE_CUDA if device.type == "cuda" else _AUTO_SHARE_CPU
         contexts_bytes = _AUTO_CONTEXTS * max_context_tokens * shape.token_bytes(dtype)
-        memory_bytes = min(int(share * _free_bytes(device)), contexts_bytes)
+        memory_bytes = min(int(share * _free_bytes(device)) // num_sharing, contexts_bytes)
     num_blocks = memory_bytes // block_bytes
     if num_blocks < 1:
         raise ConfigError(

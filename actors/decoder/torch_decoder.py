@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,9 @@ from actors.decoder.kv_cache import KVCache
 from actors.decoder.layer_weights import DecoderShape, LayerRules, LayerWeights, Rotary
 from actors.decoder.linear import Linear
 from actors.decoder.tree_attention import attend, stable_products
+
+Total = Callable[[Tensor], Tensor]
+"""[N, hidden] of one shard to the sum over all; may change its argument."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +34,18 @@ class TorchDecoder:
     """See `actors.decoder.decoder.Decoder`."""
 
     def __init__(
-        self, shape: DecoderShape, rotary: Rotary, embedding: Tensor, final_norm: Tensor
+        self,
+        shape: DecoderShape,
+        rotary: Rotary,
+        embedding: Tensor,
+        final_norm: Tensor | None,
+        total: Total | None = None,
     ) -> None:
         self._shape = shape
         self._rotary = rotary
         self._embedding = embedding
         self._final_norm = final_norm
+        self._total = total or _as_it_is
         self._layers: list[_Layer] = []
         # rotate_half(x) = roll(x) with the first half negated; the sign goes into the sines.
         self._sign = torch.ones(shape.kv.head_dim, dtype=embedding.dtype, device=embedding.device)
@@ -56,18 +66,24 @@ class TorchDecoder:
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: KVCache) -> Tensor:
+        return self.run(F.embedding(batch.token_ids, self._embedding), batch, cache)
+
+    @torch.inference_mode()
+    def run(self, hidden: Tensor, batch: StepBatch, cache: KVCache) -> Tensor:
         num_rows, batch = len(batch.token_ids), batch.paired()
-        residual = F.embedding(batch.token_ids, self._embedding)
+        residual = hidden if num_rows == len(batch.token_ids) else hidden.repeat(2, 1)
         cos, sin = self._rotary(self._embedding[:0], batch.positions[None])
         rotations = cos[0][:, None], (sin[0] * self._sign)[:, None]
         with stable_products(residual.dtype):
             for layer, kv in zip(self._layers, cache.layers, strict=True):
                 qkv = layer.qkv(self._norm(residual, layer.input_norm))
                 attended = self._attention(qkv, layer.rules, kv, batch, rotations)
-                residual.add_(layer.out(attended))
+                residual.add_(self._total(layer.out(attended)))
                 gate, up = layer.gate_up(self._norm(residual, layer.post_norm)).chunk(2, -1)
-                residual.add_(layer.down(F.silu(gate).mul_(up)))
-            return self._norm(residual, self._final_norm)[:num_rows]
+                residual.add_(self._total(layer.down(F.silu(gate).mul_(up))))
+        if self._final_norm is not None:
+            residual = self._norm(residual, self._final_norm)
+        return residual[:num_rows]
 
     def _attention(
         self,
@@ -95,3 +111,7 @@ class TorchDecoder:
 
     def _norm(self, rows: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(rows, weight.shape, weight, self._shape.eps)
+
+
+def _as_it_is(rows: Tensor) -> Tensor:
+    return rows

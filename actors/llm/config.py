@@ -14,15 +14,18 @@ class LLMConfig(BaseModel):
     """How the LLM is run.
 
     Attributes:
-        tensor_parallel: ranks that share each layer; only 1 is built.
-        pipeline_parallel: stages that the layers are split into; only 1 is built.
+        tensor_parallel: ranks that share each layer.
+        pipeline_parallel: stages that the layers are split into.
         replicas: request managers, each with an LLM of its own; only 1 is built.
         device: of the ranks; `auto` takes GPUs if each rank can have one, else CPUs.
         offload: where weights live that do not fit; only `none` is built.
         quantization: of the weights; only `none` is built.
         start_timeout_s: an actor that takes longer to load and answer is given up.
         step_timeout_s: a step that takes longer counts as lost.
-        num_threads: CPU threads of a rank; None leaves torch's own choice.
+        trace_file: where the manager writes a timeline of its first steps, in Chrome's trace
+            format.
+        num_threads: CPU threads of a rank; None leaves torch's own choice to a single rank, and
+            shares a machine's cores between several.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,14 +38,8 @@ class LLMConfig(BaseModel):
     quantization: Literal["none"] = "none"
     start_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
     step_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
+    trace_file: Annotated[str, Field(min_length=1)] | None = None
     num_threads: Annotated[int, Field(ge=1, le=1024)] | None = None
-
-    @field_validator("tensor_parallel", "pipeline_parallel")
-    @classmethod
-    def _single_rank_only(cls, value: int) -> int:
-        if value != 1:
-            raise ValueError("splitting the LLM over several ranks is not built yet; leave it 1")
-        return value
 
     @field_validator("replicas")
     @classmethod

@@ -36,23 +36,15 @@ class FusedLlama:
     backend = "fused"
 
     def __init__(self, model: Foreign) -> None:
-        config, body = model.config, model.model
-        heads: int = config.num_attention_heads
-        head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // heads
-        self.kv_shape = KVShape(config.num_hidden_layers, config.num_key_value_heads, head_dim)
-        self._head = precise_product(_weights(model.lm_head))
+        body = model.model
+        self._head = precise_product(weights_of(model.lm_head))
         self.vocab_size = len(model.lm_head.weight)
-        shape = DecoderShape(
-            heads,
-            self.kv_shape,
-            config.hidden_size,
-            config.intermediate_size,
-            config.rms_norm_eps,
-        )
+        shape = decoder_shape(model.config, body.layers[0], len(body.layers))
+        self.kv_shape = shape.kv
         embedding, final_norm = body.embed_tokens.weight.detach(), body.norm.weight.detach()
         self._decoder = new_decoder(shape, body.rotary_emb, embedding, final_norm)
         for index in range(len(body.layers)):
-            self._decoder.add_layer(_take(body.layers[index], config))
+            self._decoder.add_layer(take_layer(body.layers[index], model.config))
             body.layers[index] = nn.Identity()
 
     @torch.inference_mode()
@@ -62,22 +54,37 @@ class FusedLlama:
         return self._head(hidden.index_select(0, batch.outputs))
 
 
-def _take(layer: Foreign, config: Foreign) -> LayerWeights:
+def decoder_shape(config: Foreign, layer: Foreign, num_layers: int) -> DecoderShape:
+    """Sizes of a decoder of such layers; by their weights, since a shard has some of the heads."""
+    attention, mlp = layer.self_attn, layer.mlp
+    head_dim: int = getattr(config, "head_dim", None) or (
+        config.hidden_size // config.num_attention_heads
+    )
+    heads, kv_heads = (
+        len(part.weight) // head_dim for part in (attention.q_proj, attention.k_proj)
+    )
+    kv_shape = KVShape(num_layers, kv_heads, head_dim)
+    intermediate = len(mlp.gate_proj.weight)
+    return DecoderShape(heads, kv_shape, config.hidden_size, intermediate, config.rms_norm_eps)
+
+
+def take_layer(layer: Foreign, config: Foreign) -> LayerWeights:
+    """The weights of a transformers layer, or of one rank's part of it."""
     attention, mlp = layer.self_attn, layer.mlp
     query_norm = getattr(attention, "q_norm", None)
     key_norm = getattr(attention, "k_norm", None)
     return LayerWeights(
         input_norm=layer.input_layernorm.weight.detach(),
-        qkv=_weights(attention.q_proj, attention.k_proj, attention.v_proj),
+        qkv=weights_of(attention.q_proj, attention.k_proj, attention.v_proj),
         rules=LayerRules(
             None if query_norm is None else query_norm.weight.detach(),
             None if key_norm is None else key_norm.weight.detach(),
             _window(attention, config),
         ),
-        out=_weights(attention.o_proj),
+        out=weights_of(attention.o_proj),
         post_norm=layer.post_attention_layernorm.weight.detach(),
-        gate_up=_weights(mlp.gate_proj, mlp.up_proj),
-        down=_weights(mlp.down_proj),
+        gate_up=weights_of(mlp.gate_proj, mlp.up_proj),
+        down=weights_of(mlp.down_proj),
     )
 
 
@@ -88,8 +95,8 @@ def _window(attention: Foreign, config: Foreign) -> int | None:
     return getattr(attention, "sliding_window", None)
 
 
-def _weights(*parts: nn.Linear) -> Weights:
-    """Of layers that take the same rows, as one."""
+def weights_of(*parts: nn.Linear) -> Weights:
+    """Weights of layers that take the same rows, as one."""
     detached = (
         Weights(part.weight.detach(), None if part.bias is None else part.bias.detach())
         for part in parts

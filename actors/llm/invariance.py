@@ -38,12 +38,14 @@ def is_batch_invariant(loaded: LoadedModel) -> bool:
     cache = KVCache(loaded.model.kv_shape, 2, _NUM_TOKENS, loaded.dtype, loaded.device)
     logits = _forward(loaded, cache, [_chain(_MAIN, 0, ids)])
     kv = cache.data[:, :, :, :_NUM_TOKENS].clone()
-    return all(
+    # Every step is run whatever came of those before: all ranks of a split LLM take it together.
+    verdicts = [
         torch.equal(step.logits, logits[step.start : step.start + len(step.slots)])
         and torch.equal(step.kv, kv[:, :, :, step.start : step.start + len(step.slots)])
         for beside in (False, True)
         for step in _in_steps(loaded, cache, ids, beside)
-    )
+    ]
+    return bool(loaded.peers.least(all(verdicts)))
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ def _in_steps(
     path = ids[start : start + _TREE_DEPTH]
     tree = TokenTree.from_paths(_with_siblings(path, loaded.model.vocab_size))
     nodes = [node for node in range(len(tree)) if _is_on(path, tree.path_tokens(node))]
-    logits = _forward(loaded, cache, [Row(_MAIN, start, tree)])[nodes]
+    logits = _forward(loaded, cache, [Row(_MAIN, start, tree)])
+    logits = logits[nodes] if len(logits) else logits
     slots = [start + node for node in nodes]
     yield _Step(start, slots, logits, cache.data[:, :, :, slots])
 

@@ -9,7 +9,7 @@ the length of the text (cached keys would be stale), damaged or missing weights.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +24,8 @@ from actors.decoder.kv_cache import KVCache, KVShape
 from actors.errors import ModelError
 from actors.llm.fused_llama import MODEL_TYPES as FUSED_TYPES
 from actors.llm.fused_llama import Foreign, FusedLlama
+from actors.llm.load_report import LoadReport, begin_report
+from actors.llm.peers import Alone, Peers
 from actors.llm.stock import StockModel
 from actors.weight_files import hash_files, weight_files
 
@@ -51,7 +53,10 @@ class LanguageModel(Protocol):
     kv_shape: KVShape
 
     def forward(self, batch: StepBatch, cache: KVCache) -> Tensor:
-        """[outputs, vocab] logits, float32 at least; writes the K and V of the batch's rows."""
+        """[outputs, vocab] logits, float32 at least; writes the K and V of the batch's rows.
+
+        Of the ranks of a split LLM only one has logits; the others give no rows.
+        """
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,8 @@ class LoadedModel:
 
     Attributes:
         weights_hash: sha256 over the name and content of every weight file, sorted by name.
+        peers: the other ranks of the LLM.
+        report: what loading took.
     """
 
     model: LanguageModel
@@ -68,6 +75,8 @@ class LoadedModel:
     max_context_tokens: int
     num_parameters: int
     weights_hash: str
+    peers: Peers = field(default_factory=Alone)
+    report: LoadReport = field(default_factory=LoadReport)
 
 
 def load_model(path: Path, dtype: torch.dtype, device: torch.device) -> LoadedModel:
@@ -76,9 +85,9 @@ def load_model(path: Path, dtype: torch.dtype, device: torch.device) -> LoadedMo
     Raises:
         ModelError: it cannot be served; names the folder and the reason.
     """
+    end_report = begin_report()
     try:
-        config = _read_config(path)
-        _check_config(config)
+        config = read_config(path)
         files = weight_files(path)
         model = _read_weights(path, config, dtype).to(device).eval()
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -86,9 +95,10 @@ def load_model(path: Path, dtype: torch.dtype, device: torch.device) -> LoadedMo
             wrap(model),
             dtype,
             device,
-            _max_context(config),
+            max_context(config),
             num_parameters,
             hash_files(files),
+            report=end_report(num_parameters),
         )
     except ModelError as error:
         raise ModelError(f"{path.name} cannot be served: {error}") from error
@@ -96,19 +106,24 @@ def load_model(path: Path, dtype: torch.dtype, device: torch.device) -> LoadedMo
 
 def wrap(model: Foreign) -> LanguageModel:
     """The fastest forward pass for a loaded transformers model. Raises ModelError."""
-    config = model.config
-    if config.model_type in FUSED_TYPES and config.hidden_act == "silu":
-        return FusedLlama(model)
-    return StockModel(model)
+    return FusedLlama(model) if can_be_fused(model.config) else StockModel(model)
 
 
-def _read_config(path: Path) -> Foreign:
+def can_be_fused(config: Foreign) -> bool:
+    """True if the fused forward pass covers the model."""
+    return bool(config.model_type in FUSED_TYPES and config.hidden_act == "silu")
+
+
+def read_config(path: Path) -> Foreign:
+    """The transformers configuration in a folder. Raises ModelError if it cannot be served."""
     if not (path / "config.json").is_file():
         raise ModelError("there is no config.json")
     try:
-        return AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"its config.json cannot be used: {error}") from error
+    _check_config(config)
+    return config
 
 
 def _check_config(config: Foreign) -> None:
@@ -160,7 +175,8 @@ def _first(keys: Sequence[Any]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _max_context(config: Foreign) -> int:
+def max_context(config: Foreign) -> int:
+    """Tokens of the longest context. Raises ModelError if the configuration does not say."""
     length = getattr(config, "max_position_embeddings", None)
     if not length:
         raise ModelError("its config.json does not say how long a context may be")

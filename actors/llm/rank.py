@@ -73,6 +73,18 @@ def load_rank(options: RankOptions) -> Rank:
     if options.llm.num_threads is not None:
         torch.set_num_threads(options.llm.num_threads)
     loaded = load_model(options.path, DTYPES[options.dtype], torch.device(options.device))
+    return make_rank(loaded, options)
+
+
+def make_rank(loaded: LoadedModel, options: RankOptions, num_sharing: int = 1) -> Rank:
+    """Give a loaded model its KV cache.
+
+    Args:
+        num_sharing: ranks that share this one's memory.
+
+    Raises:
+        ConfigError: the memory does not hold one KV block.
+    """
     num_blocks = num_blocks_for(
         loaded.model.kv_shape,
         options.kv_block_tokens,
@@ -80,13 +92,20 @@ def load_rank(options: RankOptions) -> Rank:
         loaded.device,
         options.kv_memory_bytes,
         loaded.max_context_tokens,
+        num_sharing,
     )
     vocabulary = None if options.vocabulary is None else options.vocabulary()
-    return Rank(loaded, options.model_id, num_blocks, options.kv_block_tokens, vocabulary)
+    return Rank(
+        loaded,
+        options.model_id,
+        loaded.peers.least(num_blocks),
+        options.kv_block_tokens,
+        vocabulary,
+    )
 
 
 class Rank:
-    """A whole LLM in one process.
+    """An LLM, or one rank's part of it, in one process.
 
     Args:
         loaded: the model.
@@ -130,6 +149,9 @@ class Rank:
             device=str(loaded.device),
             backend=self._model.backend,
             batch_invariant=is_batch_invariant(loaded),
+            num_held_parameters=loaded.report.num_parameters,
+            load_s=loaded.report.seconds,
+            peak_memory_bytes=loaded.report.peak_memory_bytes,
         )
 
     def describe(self) -> LLMDescription:
@@ -186,7 +208,7 @@ class Rank:
         verdict = self._verdict(message.rows)
         rows = verdict.rows(message.rows)
         masks = self._begin_masks(rows, verdict.undrawn)
-        started = time.perf_counter()
+        started_at, started = time.time(), time.perf_counter()
         device = self._loaded.device
         batch = build_batch(rows, requests, self._cache.scratch_slot, device, verdict.kept)
         logits = self._model.forward(batch, self._cache)
@@ -214,14 +236,16 @@ class Rank:
             sample_s=sampled - forwarded,
             noise_hits=noise_hits,
             noise_misses=noise_misses,
+            started_at=started_at,
+            waited_s=self._loaded.peers.take_waited_s(),
         )
 
     def _verdict(self, rows: Sequence[Row]) -> Verdict:
         """What grammars say of a step's rows."""
         requests = self._tables.requests
         drawing = [row for row in rows if row.num_outputs and requests[row.request_id].new.grammar]
-        if self._constraints is None or not drawing:
-            return Verdict()
+        if self._constraints is None or not drawing or not self._loaded.peers.are_none:
+            return Verdict()  # all ranks of a split LLM run the same rows
         is_alone = len(drawing) == len(rows)
         undrawn = self._constraints.wait(
             [row.request_id for row in drawing], _PATIENCE_S if is_alone else 0.0

@@ -10,6 +10,8 @@ not pass is refused rather than served wrongly.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -39,6 +41,8 @@ class StockModel:
 
     Args:
         model: a `transformers` causal language model, loaded with any attention.
+        call: what is called in its place with the arguments of its forward pass and gives [N, out];
+            None calls the model itself for its logits.
 
     Raises:
         ModelError: its attention is not one that we compute.
@@ -46,11 +50,12 @@ class StockModel:
 
     backend = "stock"
 
-    def __init__(self, model: Foreign) -> None:
+    def __init__(self, model: Foreign, call: Callable[..., Tensor] | None = None) -> None:
         self._model = model
+        self._call = call or self._logits
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
-        self._device = model.get_input_embeddings().weight.device
-        self._dtype = model.get_input_embeddings().weight.dtype
+        weight = next(weight for weight in model.parameters() if not weight.is_meta)
+        self._device, self._dtype = weight.device, weight.dtype
         self.kv_shape = self._watch()
         self._compare()
 
@@ -60,16 +65,24 @@ class StockModel:
         # At least two rows, for the head too.
         batch = batch.paired()
         outputs = batch.outputs.repeat(2) if len(batch.outputs) == 1 else batch.outputs
+        logits = self.run(batch, cache, logits_to_keep=outputs)[: len(batch.outputs)]
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    @torch.inference_mode()
+    def run(self, batch: StepBatch, cache: KVCache, **more: Tensor) -> Tensor:
+        """[N, out] of all rows, or as the arguments say; writes the rows' K and V."""
         with stable_products(self._dtype):
-            logits: Tensor = self._model(
+            return self._call(
                 input_ids=batch.token_ids[None],
                 position_ids=batch.positions[None],
-                use_cache=False,
-                logits_to_keep=outputs,
                 step_batch=batch,
                 kv_cache=cache,
-            ).logits[0, : len(batch.outputs)]
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+                **more,
+            )
+
+    def _logits(self, **arguments: object) -> Tensor:
+        logits: Tensor = self._model(use_cache=False, **arguments).logits[0]
+        return logits
 
     def _watch(self) -> KVShape:
         """The KV shape that every layer agrees on."""
@@ -110,7 +123,7 @@ class StockModel:
         row = Row(0, 0, TokenTree.chain(self._check_ids()))
         held = RequestKV(NewRequest(0, 1, SamplingParams()), np.arange(_CHECK_TOKENS))
         batch = build_batch((row,), {0: held}, cache.scratch_slot, self._device)
-        difference = (self.forward(batch, cache) - expected).abs().max()
+        difference = (self.run(batch, cache) - expected).abs().max()
         tolerance = _LOOSE_TOLERANCE if self._dtype.itemsize < 4 else _TIGHT_TOLERANCE
         if not difference <= tolerance * expected.abs().max():
             raise ModelError(f"our attention gives other logits than its own: off by {difference}")
@@ -121,5 +134,4 @@ class StockModel:
     @torch.inference_mode()
     def _own_forward(self) -> Tensor:
         ids = torch.tensor([self._check_ids()], device=self._device)
-        logits: Tensor = self._model(input_ids=ids, use_cache=False).logits[0]
-        return logits
+        return self._call(input_ids=ids)

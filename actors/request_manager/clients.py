@@ -12,6 +12,7 @@ client belongs to the event loop in which it was made.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Sequence
 
 import grpc
@@ -34,6 +35,10 @@ class LLMClient:
         respawn: brings the ranks back up and returns their addresses; raises PeerError.
         step_timeout_s: how long a step may take, from `step` to its reply.
         connect_timeout_s: how long a rank may take to answer for the first time.
+        on_reply: is told of the replies of all ranks, with the rank's number; None for nobody.
+
+    Attributes:
+        descriptions: what each rank said of itself when it was asked last.
     """
 
     def __init__(
@@ -42,11 +47,14 @@ class LLMClient:
         respawn: Callable[[], Awaitable[Sequence[str]]],
         step_timeout_s: float,
         connect_timeout_s: float = 30.0,
+        on_reply: Callable[[int, StepReply], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._respawn = respawn
         self._step_timeout_s = step_timeout_s
         self._connect_timeout_s = connect_timeout_s
+        self._on_reply = on_reply
+        self.descriptions: list[LLMDescription] = []
         self._waiting: dict[StepKey, asyncio.Future[StepReply | PeerError]] = {}
         self._failure: PeerError | None = None
         self._ranks = self._open(addresses)
@@ -55,6 +63,7 @@ class LLMClient:
         """What the last rank serves. Raises PeerError if one of the ranks does not answer."""
         self._require_streams()
         answers = [await rank.describe(self._connect_timeout_s) for rank in self._ranks]
+        self.descriptions = answers
         return answers[-1]
 
     async def step(self, message: StepMessage) -> StepReply:
@@ -105,10 +114,14 @@ class LLMClient:
             await rank.close()
 
     def _open(self, addresses: Sequence[str]) -> list[_RankStream]:
-        *others, last = addresses
+        last = len(addresses) - 1
         return [
-            *(_RankStream(address, _drop, self._fail) for address in others),
-            _RankStream(last, self._resolve, self._fail),
+            _RankStream(
+                address,
+                self._resolve if rank == last else functools.partial(self._note, rank),
+                self._fail,
+            )
+            for rank, address in enumerate(addresses)
         ]
 
     def _require_streams(self) -> None:
@@ -118,9 +131,16 @@ class LLMClient:
     def _resolve(self, encoded: pb.StepReply) -> None:
         """Hand a reply to whoever waits for it; one that comes too late is dropped."""
         reply = wire.decode_reply(encoded)
+        if self._on_reply is not None:
+            self._on_reply(len(self._ranks) - 1, reply)
         waiting = self._waiting.get((reply.epoch, reply.step_id))
         if waiting is not None and not waiting.done():
             waiting.set_result(reply)
+
+    def _note(self, rank: int, encoded: pb.StepReply) -> None:
+        """Replies of all ranks but the last only tell when the rank did its part."""
+        if self._on_reply is not None:
+            self._on_reply(rank, wire.decode_reply(encoded))
 
     def _fail(self, error: PeerError) -> None:
         self._failure = self._failure or error
@@ -186,10 +206,6 @@ class _RankStream:
         except ProtocolError as problem:
             error = ProtocolError(f"{self._address}: {problem}")
         self._on_end(error)
-
-
-def _drop(reply: pb.StepReply) -> None:
-    """Replies of all ranks but the last only keep the stream flowing."""
 
 
 def _copy(error: PeerError) -> PeerError:

@@ -111,6 +111,7 @@ class StepRecord:
         forward_s, sample_s: seconds inside the LLM's own process.
         depths: of the decoding requests in the step.
         noise_hits, noise_misses: positions whose noise the LLM had at hand, or had to compute.
+        step_id, group: of the step's message.
     """
 
     num_rows: int
@@ -129,6 +130,8 @@ class StepRecord:
     depths: DepthCounts = field(default_factory=DepthCounts)
     noise_hits: int = 0
     noise_misses: int = 0
+    step_id: int = 0
+    group: int = 0
 
 
 class Observer(Protocol):

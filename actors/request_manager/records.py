@@ -75,6 +75,8 @@ def step_record(
         depths=tally.depths,
         noise_hits=reply.noise_hits,
         noise_misses=reply.noise_misses,
+        step_id=message.step_id,
+        group=message.group,
     )
 
 

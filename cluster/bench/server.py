@@ -15,7 +15,7 @@ import httpx
 
 from actors.errors import PeerUnavailable
 
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 60.0
 
 

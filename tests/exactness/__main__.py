@@ -1,10 +1,12 @@
 """Run the served model against the reference and against itself; exit with 1 if a promise breaks.
 
-1. float32: with speculation on and off, alone and eight at once, every answer is token for token
-   what `transformers` gives, or the first difference lies at a near tie.
-2. bfloat16: all four ways give the same answers.
-3. Temperature 1: a seed gives the same text in all four ways, another seed another text, no seed a
-   new text each time.
+1. float32: with speculation on and off, alone and eight at once, greedy and with a seed, every
+   answer is token for token what `transformers` gives, or the first difference lies at a near tie.
+2. bfloat16: all four ways give the same answers, greedy and with a seed, where the server says that
+   its rows do not depend on the batch.
+3. Another seed gives another text, no seed a new text each time.
+
+With `--split 3x2` all of it with an LLM of 3 shards x 2 stages; several splits are taken in turn.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from cluster.bench.server import running_server
 from cluster.config import load_config
 from cluster.models import resolve_model
 from cluster.tokenizer import load_vocabulary
-from tests.exactness.reference import NEAR_TIE, GreedyReference, Reference, first_divergence
+from tests.exactness.reference import NEAR_TIE, Reference, StockReference, first_divergence
 
 WAYS: dict[str, tuple[int, bool]] = {
     "alone, speculation off": (1, False),
@@ -35,6 +37,11 @@ WAYS: dict[str, tuple[int, bool]] = {
     "eight at once, speculation off": (8, False),
     "eight at once, speculation on": (8, True),
 }
+FIRST_WAY = next(iter(WAYS))
+GREEDY: dict[str, Any] = {"temperature": 0.0}
+SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 7}
+Split = tuple[int, int] | None
+"""Shards and stages; None for the configuration's own."""
 Answers = dict[str, list[Answer]]
 """By way, in the order of the prompts."""
 
@@ -91,59 +98,85 @@ def tokens(answers: Sequence[Answer]) -> list[list[int]]:
     return [answer.token_ids for answer in answers]
 
 
-def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def run(arguments: argparse.Namespace, split: Split, folder: Path) -> dict[str, Any]:
+    """Everything for one split; float32 alone if that is asked for."""
     prompts = load_prompts(arguments.prompts, arguments.per_task)
-    report: dict[str, Any] = {"prompts": len(prompts), "max_tokens": arguments.max_tokens}
-    greedy = {"temperature": 0.0}
+    some, max_tokens = prompts[: arguments.num_sampled], arguments.max_tokens
+    report: dict[str, Any] = {"prompts": len(prompts), "max_tokens": max_tokens}
     with running_server(
-        config_file(arguments.config, "float32", folder), folder / "f32.log"
+        config_file(arguments.config, "float32", split, folder), folder / "server.log"
     ) as url:
         print("float32, greedy", flush=True)
-        f32 = asyncio.run(ask_all(url, prompts, arguments.max_tokens, greedy))
+        f32 = asyncio.run(ask_all(url, prompts, max_tokens, GREEDY))
         print("float32, temperature 1", flush=True)
-        some = prompts[: arguments.num_sampled]
-        report["seeds_float32"] = check_seeds(url, some, arguments.max_tokens)
-    with running_server(
-        config_file(arguments.config, "bfloat16", folder), folder / "bf16.log"
-    ) as url:
-        print("bfloat16, greedy", flush=True)
-        bf16 = asyncio.run(ask_all(url, prompts, arguments.max_tokens, greedy))
-        print("bfloat16, temperature 1", flush=True)
-        report["seeds_bfloat16"] = check_seeds(url, some, arguments.max_tokens)
+        sampled = asyncio.run(ask_all(url, some, max_tokens, SAMPLED))
+        report["seeds"] = check_seeds(url, some, max_tokens, sampled[FIRST_WAY])
     print("reference", flush=True)
     path = resolve_model(load_config(arguments.config).model.path)
-    reference = GreedyReference(path, load_vocabulary(path).eos_ids)
-    off = "alone, speculation off"
-    references = [reference.generate(a.prompt_token_ids, arguments.max_tokens) for a in f32[off]]
-    report["float32"] = compare_with_reference(f32, references)
-    report["bfloat16_differs"] = compare_ways(bf16)
-    same = sum(a.token_ids == b.token_ids for a, b in zip(f32[off], bf16[off], strict=True))
-    report["bfloat16_equal_to_float32"] = f"{same}/{len(prompts)}"
+    reference = StockReference(path, load_vocabulary(path).eos_ids)
+    for name, answers, options in (("greedy", f32, GREEDY), ("sampled", sampled, SAMPLED)):
+        references = [
+            reference.generate(answer.prompt_token_ids, max_tokens, **options)
+            for answer in answers[FIRST_WAY]
+        ]
+        report[f"float32_{name}"] = compare_with_reference(answers, references)
+    if not arguments.float32_only:
+        report |= check_bfloat16(arguments, split, folder, prompts, f32)
     return report
 
 
-def check_seeds(url: str, prompts: Sequence[Prompt], max_tokens: int) -> dict[str, Any]:
-    """What differs and should not, and what should and does not."""
-    sampled = asyncio.run(ask_all(url, prompts, max_tokens, {"temperature": 1.0, "seed": 7}))
-    off = "alone, speculation off"
+def check_bfloat16(
+    arguments: argparse.Namespace,
+    split: Split,
+    folder: Path,
+    prompts: Sequence[Prompt],
+    f32: Answers,
+) -> dict[str, Any]:
+    """The four ways against each other."""
+    max_tokens = arguments.max_tokens
+    with running_server(
+        config_file(arguments.config, "bfloat16", split, folder), folder / "server.log"
+    ) as url:
+        promised = httpx.get(f"{url}/v1/models").json()["data"][0]["batch_invariant"]
+        print("bfloat16, greedy", flush=True)
+        bf16 = asyncio.run(ask_all(url, prompts, max_tokens, GREEDY))
+        print("bfloat16, temperature 1", flush=True)
+        some = prompts[: arguments.num_sampled]
+        sampled = asyncio.run(ask_all(url, some, max_tokens, SAMPLED))
+    pairs = zip(f32[FIRST_WAY], bf16[FIRST_WAY], strict=True)
+    same = sum(one.token_ids == other.token_ids for one, other in pairs)
+    return {
+        "batch_invariant": promised,
+        "bfloat16_differs": compare_ways(bf16) + compare_ways(sampled),
+        "bfloat16_equal_to_float32": f"{same}/{len(prompts)}",
+    }
+
+
+def check_seeds(
+    url: str, prompts: Sequence[Prompt], max_tokens: int, seeded: Sequence[Answer]
+) -> dict[str, bool]:
+    """Whether texts agree that should not."""
 
     async def once(options: Mapping[str, Any]) -> list[Answer]:
         async with httpx.AsyncClient(base_url=url, timeout=600.0) as client:
             return [await stream_chat(client, p.text, max_tokens, options) for p in prompts[:8]]
 
-    other = asyncio.run(once({"temperature": 1.0, "seed": 8}))
+    other = asyncio.run(once(SAMPLED | {"seed": SAMPLED["seed"] + 1}))
     unseeded = [asyncio.run(once({"temperature": 1.0})) for _ in range(2)]
     return {
-        "differs": compare_ways(sampled),
-        "seeds_agree": tokens(other) == tokens(sampled[off][:8]),
+        "seeds_agree": tokens(other) == tokens(seeded[:8]),
         "unseeded_agree": tokens(unseeded[0]) == tokens(unseeded[1]),
     }
 
 
-def config_file(config: Path, dtype: str, folder: Path) -> Path:
-    """The configuration with another dtype."""
+def config_file(config: Path, dtype: str, split: Split, folder: Path) -> Path:
+    """The configuration with another dtype, and with another split if there is one."""
     settings = yaml.safe_load(config.read_text()) or {}
     settings["model"] = {**(settings.get("model") or {}), "dtype": dtype}
+    if split is not None:
+        shards, stages = split
+        parallel = {"tensor_parallel": shards, "pipeline_parallel": stages}
+        settings["llm"] = {**(settings.get("llm") or {}), **parallel}
     path = folder / f"{dtype}.yaml"
     path.write_text(yaml.safe_dump(settings))
     return path
@@ -151,16 +184,21 @@ def config_file(config: Path, dtype: str, folder: Path) -> Path:
 
 def is_broken(report: Mapping[str, Any]) -> bool:
     """True if a promise does not hold."""
-    float32 = report["float32"]
-    tokens_checked = float32["tokens"] * len(WAYS)
-    too_many_ties = len(float32.get("near_ties", [])) > max(1, tokens_checked // 5000)
-    seeds = [report["seeds_float32"], report["seeds_bfloat16"]]
+    compared = [report["float32_greedy"], report["float32_sampled"]]
+    tokens_checked = sum(part["tokens"] for part in compared) * len(WAYS)
+    num_ties = sum(len(part.get("near_ties", [])) for part in compared)
     return bool(
-        float32["broken"]
-        or too_many_ties
-        or report["bfloat16_differs"]
-        or any(s["differs"] or s["seeds_agree"] or s["unseeded_agree"] for s in seeds)
+        any(part["broken"] for part in compared)
+        or num_ties > max(1, tokens_checked // 5000)
+        or (report.get("batch_invariant") and report["bfloat16_differs"])
+        or any(report["seeds"].values())
     )
+
+
+def parse_split(text: str) -> tuple[int, int]:
+    """`3x2`: shards and stages."""
+    shards, _, stages = text.partition("x")
+    return int(shards), int(stages)
 
 
 def main() -> int:
@@ -174,11 +212,24 @@ def main() -> int:
     parser.add_argument("--per-task", type=int, default=10)
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--num-sampled", type=int, default=40, help="prompts at temperature 1")
+    parser.add_argument(
+        "--split",
+        type=parse_split,
+        nargs="*",
+        metavar="TPxPP",
+        default=[None],
+        help="tensor-parallel shards x pipeline stages; the configuration's own if not given",
+    )
+    parser.add_argument("--float32-only", action="store_true")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        report = run(arguments, Path(folder))
-    print(json.dumps(report))
-    return 1 if is_broken(report) else 0
+    reports = {}
+    for split in arguments.split:
+        name = "x".join(map(str, split)) if split else "as configured"
+        print(f"split: {name}", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            reports[name] = run(arguments, split, Path(folder))
+    print(json.dumps(reports))
+    return 1 if any(map(is_broken, reports.values())) else 0
 
 
 if __name__ == "__main__":

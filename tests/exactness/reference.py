@@ -1,4 +1,7 @@
-"""What `transformers` itself generates, greedily and in float32, with how close the choice was."""
+"""What `transformers` itself generates in float32, with how close each choice was.
+
+At a temperature, too: its logits with the shared noise of the request's seed.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,27 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
+from actors.noise import NoiseSource
+
 NEAR_TIE = 3e-4
-"""Gap of the two best logits below which float32 sums in another order may choose the other."""
+"""Gap of the two best (perturbed) logits below which float32 sums in another order may choose the
+other."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A greedy continuation.
+    """A continuation.
 
     Attributes:
         token_ids: generated tokens, EOS included.
-        gaps: for each of them, how far the best logit lay above the second best.
+        gaps: for each of them, how far the best (perturbed) logit lay above the second best.
     """
 
     token_ids: tuple[int, ...]
     gaps: tuple[float, ...]
 
 
-class GreedyReference:
+class StockReference:
     """The stock model, one prompt at a time.
 
     Args:
@@ -37,18 +43,24 @@ class GreedyReference:
     def __init__(self, model_path: Path, eos_ids: frozenset[int]) -> None:
         self._model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).eval()
         self._eos_ids = eos_ids
+        self._noise = NoiseSource(self._model.get_output_embeddings().weight.shape[0])
 
     @torch.inference_mode()
-    def generate(self, prompt_ids: Sequence[int], max_tokens: int) -> Reference:
+    def generate(
+        self, prompt_ids: Sequence[int], max_tokens: int, temperature: float = 0.0, seed: int = 0
+    ) -> Reference:
         cache = DynamicCache()
         run = list(prompt_ids)
         token_ids: list[int] = []
         gaps: list[float] = []
         while len(token_ids) < max_tokens and not self._eos_ids & set(token_ids[-1:]):
-            logits = self._model(
+            scores = self._model(
                 torch.tensor([run]), cache=cache, use_cache=True, logits_to_keep=1
             ).logits[0, -1]
-            best = logits.topk(2)
+            if temperature:
+                noise = self._noise.get(seed, len(prompt_ids) + len(token_ids))
+                scores = scores + temperature * torch.tensor(noise)
+            best = scores.topk(2)
             token_ids.append(int(best.indices[0]))
             gaps.append(float(best.values[0] - best.values[1]))
             run = token_ids[-1:]

@@ -16,6 +16,8 @@ from cluster.bench.server import free_port
 from tests.processes import descendants
 
 CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "configs" / "smollm2-float32.yaml"
+SPARE_CPUS = 3
+"""For a second manager beside the server, with two ranks of its own."""
 PATIENCE_S = 120.0
 """Far longer than anything here takes; only a hang runs into it."""
 
@@ -92,7 +94,7 @@ def server(smollm2_path: Path, draft_path: Path) -> Iterator[Server]:
     prepare_environment()
     ray_api.prepare_environment()
     try:
-        ray_api.start_cluster(plan_placement(config).num_cpus)
+        ray_api.start_cluster(plan_placement(config).num_cpus + SPARE_CPUS)
         from deploy import app
 
         app.start_serving(config)

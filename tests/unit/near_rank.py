@@ -15,6 +15,7 @@ from actors.request_manager.config import SchedulerConfig, SpeculationConfig
 from actors.request_manager.drafters.prompt_lookup import PromptLookup
 from actors.request_manager.engine import Engine
 from actors.request_manager.generation import GenerationEvent, GenerationRequest, StopConditions
+from actors.request_manager.ports import LLM
 from actors.sampling import SamplingParams
 from actors.vocabulary import Vocabulary
 from tests.unit.llm.tiny_models import VOCAB_SIZE, tiny_model
@@ -54,6 +55,19 @@ async def engine_on(
         wrap(tiny_model("llama-yarn")), torch.float64, torch.device("cpu"), 256, 0, "none"
     )
     llm = NearRank(Rank(loaded, "tiny", num_blocks, 4, vocabulary))
+    async with engine_over(llm, Watcher(), max_batch_tokens, vocabulary) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def engine_over(
+    llm: LLM,
+    watcher: Watcher,
+    max_batch_tokens: int = 32,
+    vocabulary: Vocabulary = NO_EOS,
+    num_groups: int = 1,
+) -> AsyncIterator[Engine]:
+    """A running engine that drafts by prompt lookup."""
     engine = Engine(
         llm,
         await llm.describe(),
@@ -63,7 +77,8 @@ async def engine_on(
             max_batch_tokens=max_batch_tokens, max_queued_requests=3000, kv_block_tokens=4
         ),
         [PromptLookup()],
-        Watcher(),
+        watcher,
+        num_groups=num_groups,
     )
     await engine.start()
     try:

@@ -85,7 +85,7 @@ class NativeDecoder:
         shape: DecoderShape,
         rotary: Rotary,
         embedding: Tensor,
-        final_norm: Tensor,
+        final_norm: Tensor | None,
     ) -> None:
         self._kernels = kernels
         self._rotary = rotary
@@ -127,15 +127,18 @@ class NativeDecoder:
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: KVCache) -> Tensor:
-        residual = F.embedding(batch.token_ids, self._embedding)
-        result = torch.empty_like(residual)
+        return self.run(F.embedding(batch.token_ids, self._embedding), batch, cache)
+
+    @torch.inference_mode()
+    def run(self, hidden: Tensor, batch: StepBatch, cache: KVCache) -> Tensor:
+        result = hidden if self._final_norm is None else torch.empty_like(hidden)
         cosines, sines = (table[0].contiguous() for table in self._rotary_of(batch))
         layout = batch.layout
         step = _Step(
-            len(residual),
+            len(hidden),
             len(layout.spans),
             cache.num_slots + 1,
-            residual.data_ptr(),
+            hidden.data_ptr(),
             cosines.data_ptr(),
             sines.data_ptr(),
             batch.slots.data_ptr(),

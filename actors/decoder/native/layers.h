@@ -31,12 +31,12 @@ struct LayerWeights {
 // where its places and its nodes begin; `parents` and `depths` have one entry a node.
 struct Step {
   int64_t rows, num_sequences, num_slots;
-  void* residual;                    // [rows, hidden]: the embeddings; changed
+  void* residual;                    // [rows, hidden] before the first layer; changed
   const float *cosines, *sines;      // [rows, dim]
   const int64_t* slots;              // [rows]
   const int64_t *spans, *places, *parents, *depths;
   void* kv;                          // [layers, 2, keys, slots, dim]
-  const void* final_norm;
+  const void* final_norm;            // null for none: the result is the residual then
   void* result;                      // [rows, hidden]
 };
 
@@ -102,6 +102,7 @@ void run_layers(const DecoderShape& shape, const LayerWeights* layers, int64_t n
     store_gated(normed.data(), rows, layer.gate_up, gated.data());
     add_product(gated.data(), rows, layer.down, residual);
   }
+  if (!step.final_norm) return;
 #pragma omp parallel
   rms_norm(residual, (const T*)step.final_norm, (T*)step.result, rows, shape.hidden, shape.eps);
 }

@@ -27,7 +27,7 @@ def test_validate_shows_the_placement(capsys: pytest.CaptureFixture[str]) -> Non
     assert cli.main(["validate", str(READY)]) == 0
     out = capsys.readouterr().out
     assert "is valid" in out
-    assert "LLM rank 0" in out
+    assert "LLM stage 0, 1 rank" in out
 
 
 def test_validate_tells_all_mistakes(bad_config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,7 +115,6 @@ def test_values_of_another_type_are_refused(text: str, path: str) -> None:
         ("{ssms: [{path: a}, {path: b}], speculation: {drafters: [ssm]}}", "ssms"),
         ("{ssms: [{path: a, replicas: 2}], speculation: {drafters: [ssm]}}", "ssms.0.replicas"),
         ("llm: {replicas: 2}", "llm.replicas"),
-        ("llm: {tensor_parallel: 2}", "llm.tensor_parallel"),
         ("llm: {offload: cpu}", "llm.offload"),
         ("grpc: {tls: {cert: x}}", "grpc.tls"),
         ("api: {replicas: 2}", "api.replicas"),

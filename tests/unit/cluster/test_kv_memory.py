@@ -19,9 +19,10 @@ def folder(path: Path, content: object) -> Path:
     return path
 
 
-def config(memory: object, dtype: str = "bfloat16") -> Config:
+def config(memory: object, dtype: str = "bfloat16", num_stages: int = 1) -> Config:
     content = {
         "model": {"dtype": dtype},
+        "llm": {"pipeline_parallel": num_stages},
         "scheduler": {"kv_memory_bytes": memory, "kv_block_tokens": 16},
     }
     return parse_config(json.dumps(content))
@@ -54,6 +55,7 @@ def test_it_is_what_the_cache_itself_takes(smollm2_path: Path) -> None:
 def test_less_than_a_block_is_refused(tmp_path: Path) -> None:
     block = 16 * 3 * 2 * 4 * 8 * 2
     check_kv_memory(config(block), folder(tmp_path, SIZES))
+    check_kv_memory(config(block // 3, num_stages=3), tmp_path)
     check_kv_memory(config("auto"), tmp_path)
     for memory, dtype in ((block - 1, "bfloat16"), (block, "float32")):
         with pytest.raises(ConfigError, match=r"kv_memory_bytes.*one block"):

@@ -5,13 +5,11 @@ from __future__ import annotations
 from actors.llm.config import LLMConfig
 from actors.ssm.config import SSMConfig
 from cluster.config import Config
-from cluster.placement import Place, plan_placement
+from cluster.placement import Place, missing, plan_placement
 
 
 def split(stages: int, shards: int) -> Config:
-    """A configuration that validation does not let through yet."""
-    llm = LLMConfig.model_construct(pipeline_parallel=stages, tensor_parallel=shards)
-    return Config.model_construct(llm=llm, ssms=())
+    return Config(llm=LLMConfig(pipeline_parallel=stages, tensor_parallel=shards))
 
 
 def test_one_rank_fits_into_two_cores() -> None:
@@ -19,34 +17,55 @@ def test_one_rank_fits_into_two_cores() -> None:
     assert placement.bundles == [{"CPU": 1}, {"CPU": 1}]
     assert placement.num_cpus == 2
     assert placement.rank_places == [Place(1, {"CPU": 1})]
+    assert placement.strategy == "PACK"
 
 
-def test_each_rank_has_a_bundle_stage_by_stage() -> None:
+def test_the_ranks_of_a_stage_share_a_bundle_and_so_a_node() -> None:
     placement = plan_placement(split(2, 3))
-    assert len(placement.bundles) == 7
-    assert [place.bundle for place in placement.rank_places] == [1, 2, 3, 4, 5, 6]
-    assert placement.ranks[4].role == "LLM rank 4, stage 1, shard 1"
+    assert placement.bundles == [{"CPU": 1}, {"CPU": 3}, {"CPU": 3}]
+    assert [place.bundle for place in placement.rank_places] == [1, 1, 1, 2, 2, 2]
+    assert {place.resources["CPU"] for place in placement.rank_places} == {1}
+    assert placement.strategy == "SPREAD"
 
 
 def test_ranks_take_gpus_only_if_there_is_one_for_each() -> None:
-    assert plan_placement(split(1, 2), num_gpus=1).bundles[1:] == [{"CPU": 1}] * 2
+    assert plan_placement(split(1, 2), num_gpus=1).bundles[1:] == [{"CPU": 2}]
     placement = plan_placement(split(1, 2), num_gpus=2)
-    assert placement.bundles == [{"CPU": 1}, {"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}]
+    assert placement.bundles == [{"CPU": 1}, {"CPU": 2, "GPU": 2}]
+    assert placement.rank_places == [Place(1, {"CPU": 1, "GPU": 1})] * 2
 
 
 def test_a_device_that_is_named_does_not_wait_for_the_cluster_to_have_it() -> None:
     for device, num_gpus, gets in (("cuda", 0, True), ("cpu", 8, False)):
         config = Config(llm=LLMConfig(device=device))
-        (rank,) = plan_placement(config, num_gpus).ranks
+        (rank,) = plan_placement(config, num_gpus).stages
         assert ("GPU" in rank.resources) == gets
 
 
 def test_the_description_has_a_line_for_each_bundle() -> None:
-    lines = plan_placement(Config()).describe().splitlines()
+    lines = plan_placement(split(1, 3)).describe().splitlines()
     assert lines[1:] == [
         "  bundle 0: request manager (CPU 1)",
-        "  bundle 1: LLM rank 0, stage 0, shard 0 (CPU 1)",
+        "  bundle 1: LLM stage 0, 3 ranks (CPU 3)",
     ]
+
+
+def test_nothing_is_missing_where_all_bundles_find_a_node() -> None:
+    placement = plan_placement(split(3, 2))
+    assert missing(placement, [{"CPU": 3.0, "memory": 1e9}, {"CPU": 2.0}, {"CPU": 2.0}]) == []
+    assert missing(placement, [{"CPU": 7.0}]) == []
+
+
+def test_a_stage_that_no_node_can_hold_is_told_with_what_the_nodes_have() -> None:
+    problems = missing(plan_placement(split(2, 4)), [{"CPU": 4.0}, {"CPU": 3.0}, {"CPU": 3.0}])
+    assert problems == [
+        "LLM stage 1, 4 ranks finds no node that has CPU 4 left",
+        "CPU 9 are needed in all",
+    ]
+    problems = missing(plan_placement(split(1, 4)), [{"CPU": 3.0, "GPU": 8.0}, {"CPU": 2.0}])
+    assert problems[0] == (
+        "LLM stage 0, 4 ranks needs CPU 4 on one node; the nodes have CPU 3, GPU 8; CPU 2"
+    )
 
 
 def test_a_draft_model_takes_part_of_a_cpu_behind_the_ranks() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from actors.errors import ModelError, PeerTimeout
+from actors.llm.config import LLMConfig
 from cluster import ray_api
 from cluster.config import Config
 from cluster.placement import plan_placement
@@ -27,9 +28,14 @@ class FakeProcess:
         self.name, self.make = name, make
         self.bundle, self.resources = bundle, resources
         self.alive = True
+        self.meeting_place: str | None = None
         self.made.append(self)
 
-    async def start(self) -> ray_api.Addresses:
+    async def open_meeting(self) -> str:
+        return f"meeting of {len(self.made)}"
+
+    async def start(self, meeting_place: str | None) -> ray_api.Addresses:
+        self.meeting_place = meeting_place
         outcome = self.make()  # type: ignore[operator]
         if isinstance(outcome, Exception):
             raise outcome
@@ -50,21 +56,44 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[FakeProcess]:
 
 
 def group(
-    outcome: object, start_timeout_s: float = 20.0, notes: list[object] | None = None
+    *outcomes: object, start_timeout_s: float = 20.0, notes: list[object] | None = None
 ) -> ActorGroup:
-    places = plan_placement(Config()).rank_places
+    llm = LLMConfig(pipeline_parallel=len(outcomes))
+    places = plan_placement(Config(llm=llm)).rank_places
+    makers = [lambda outcome=outcome: outcome for outcome in outcomes]
 
     def note(*what: object) -> None:
         if notes is not None:
             notes.append(what)
 
-    return ActorGroup("ranks", [lambda: outcome], places, None, start_timeout_s, note)  # type: ignore[arg-type,list-item,return-value]
+    return ActorGroup("ranks", makers, places, None, start_timeout_s, note)  # type: ignore[arg-type]
 
 
 async def test_a_rank_starts_in_its_bundle(made: list[FakeProcess]) -> None:
     assert await group("host").start() == ["host:1"]
     assert (made[0].bundle, made[0].resources) == (1, {"CPU": 1})
     assert made[0].name == "ranks"
+
+
+async def test_one_process_has_nobody_to_meet(made: list[FakeProcess]) -> None:
+    await group("host").start()
+    assert made[0].meeting_place is None
+
+
+async def test_processes_of_a_group_meet_where_the_first_one_listens_anew_each_time(
+    made: list[FakeProcess],
+) -> None:
+    ranks = group("first", "second")
+    assert await ranks.start() == ["first:2", "second:2"]
+    await ranks.restart()
+    places = [process.meeting_place for process in made]
+    assert places == ["meeting of 2", "meeting of 2", "meeting of 4", "meeting of 4"]
+
+
+async def test_all_go_when_one_cannot_start(made: list[FakeProcess]) -> None:
+    with pytest.raises(ModelError, match="damaged"):
+        await group(HANGS, ModelError("damaged")).start()
+    assert [process.alive for process in made] == [False, False]
 
 
 async def test_a_restart_replaces_the_rank_in_the_same_bundle(made: list[FakeProcess]) -> None:

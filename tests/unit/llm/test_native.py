@@ -262,6 +262,28 @@ def test_a_tree_in_two_steps_is_the_tree_in_one(dtype, window):
         assert torch.equal(later, whole[first_node:])
 
 
+@DTYPES
+def test_layers_in_two_stages_are_the_layers_in_one(dtype):
+    model, chance = Model.random(), random.Random(7)
+    shape = replace(SHAPE, kv=replace(SHAPE.kv, num_layers=1))
+    stages = [
+        new_decoder(shape, Rotary(64), torch.empty(0, SHAPE.hidden, dtype=dtype), norm)
+        for norm in (None, model.final_norm.to(dtype))
+    ]
+    for stage, layer in zip(stages, model.layers, strict=True):
+        assert isinstance(stage, NativeDecoder)
+        stage.add_layer(cast(layer, dtype))
+    (places,) = scattered(chance, 30)
+    step = batch_of([(random_tree(chance, 30), 0, places, 0)])
+    whole, first, second = (
+        KVCache(kv, 1, NUM_SLOTS, dtype, CPU) for kv in (SHAPE.kv, *[shape.kv] * 2)
+    )
+    hidden = model.embedding.to(dtype)[step.token_ids]
+    hidden = stages[1].run(stages[0].run(hidden, step, first), step, second)
+    assert torch.equal(hidden, model.native(dtype).forward(step, whole))
+    assert torch.equal(whole.data, torch.cat((first.data, second.data)))
+
+
 def test_activation_over_its_whole_range():
     """Gates far out neither overflow nor turn into NaN."""
     for scale in (1e2, 1e4):

@@ -123,6 +123,8 @@ step_replies = st.builds(
     sample_s=seconds,
     noise_hits=uint32,
     noise_misses=uint32,
+    started_at=st.floats(0, 1e12),
+    waited_s=seconds,
 )
 text = st.text(st.characters(codec="utf-8"))
 descriptions = st.builds(
@@ -139,6 +141,9 @@ descriptions = st.builds(
     backend=text,
     batch_invariant=st.booleans(),
     max_nodes_per_row=uint32,
+    num_held_parameters=uint64,
+    load_s=st.floats(0, 1e6),
+    peak_memory_bytes=uint64,
 )
 
 

@@ -1,0 +1,1 @@
+"""The LLM split over several ranks: tensor-parallel shards of pipeline stages, by DeepSpeed."""

@@ -1,0 +1,189 @@
+"""One rank's part of a model, from safetensors files to a stage that runs.
+
+The model is built without weights. Those of the rank's own stage are then read layer by layer, and
+each layer is cut to the rank's shard before the next is read, so no rank ever holds the whole
+model, nor its whole stage. Weights are found by the names that the model's modules have: files
+that name them otherwise are refused.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from actors.errors import ModelError
+from actors.llm.fused_llama import Foreign
+from actors.llm.load_report import begin_report
+from actors.llm.loading import LoadedModel, can_be_fused, max_context, read_config
+from actors.llm.parallel.grid import split_layers
+from actors.llm.parallel.parts import FusedPart, Part, StockPart
+from actors.llm.parallel.sharding import Sharding
+from actors.llm.parallel.skeleton import Placeholder, Skeleton
+from actors.llm.parallel.stage_model import StageModel
+from actors.llm.parallel.world import World
+from actors.weight_files import hash_files, weight_files
+
+
+def load_stage(path: Path, dtype: torch.dtype, device: torch.device, world: World) -> LoadedModel:
+    """Load this rank's part of the model in a folder; the other ranks load theirs beside it.
+
+    Raises:
+        ModelError: the model cannot be served, or not by so many ranks; says why.
+    """
+    end_report = begin_report()
+    try:
+        config = read_config(path)
+        context = max_context(config)
+        files = weight_files(path)
+        skeleton = Skeleton(config, dtype)
+        loader = _StageLoader(skeleton, WeightReader(files, dtype, device), world)
+        model = loader.load(dtype)
+    except ModelError as error:
+        raise ModelError(f"{path.name} cannot be served: {error}") from error
+    return LoadedModel(
+        model,
+        dtype,
+        device,
+        context,
+        skeleton.num_parameters,
+        hash_files(files) if world.grid.answers else "",
+        world,
+        end_report(loader.num_held),
+    )
+
+
+class WeightReader:
+    """Reads tensors by name from a model's weight files.
+
+    Args:
+        files: safetensors.
+        dtype, device: of what is read.
+    """
+
+    def __init__(self, files: list[Path], dtype: torch.dtype, device: torch.device) -> None:
+        self.device = device
+        self._dtype = dtype
+        self._file_of: dict[str, Path] = {}
+        try:
+            for file in files:
+                with safe_open(file, "pt") as content:
+                    self._file_of.update(dict.fromkeys(content.keys(), file))
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"its weights cannot be read: {error}") from error
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._file_of
+
+    def fill(self, module: nn.Module, names: Mapping[str, str]) -> None:
+        """Give a module weights.
+
+        Args:
+            names: what they are called in the files, by their names in the module.
+
+        Raises:
+            ModelError: one is missing or has another shape.
+        """
+        missing = [name for name in names.values() if name not in self]
+        if missing:
+            raise ModelError(f"missing keys: {', '.join(missing[:3])}")
+        weights = {name: self._read(stored) for name, stored in names.items()}
+        try:
+            module.load_state_dict(weights, strict=False, assign=True)
+        except RuntimeError as error:
+            raise ModelError(f"mismatched keys: {error}") from error
+        module.requires_grad_(False)
+
+    def _read(self, name: str) -> Tensor:
+        # Each file is let go of at once: what is mapped counts as resident.
+        with safe_open(self._file_of[name], "pt") as content:
+            tensor: Tensor = content.get_tensor(name)
+            return tensor.to(self.device, self._dtype, copy=True)
+
+
+class _StageLoader:
+    """Loads the part of one rank.
+
+    Args:
+        skeleton: of the model.
+        reader: of its weights.
+        world: the ranks.
+
+    Attributes:
+        num_held: parameters of this rank's part, as far as it is loaded.
+    """
+
+    def __init__(self, skeleton: Skeleton, reader: WeightReader, world: World) -> None:
+        self._skeleton = skeleton
+        self._reader = reader
+        self._world = world
+        self._grid = world.grid
+        self._sharding = Sharding(world, skeleton.model)
+        self.num_held = 0
+
+    def load(self, dtype: torch.dtype) -> StageModel:
+        skeleton, grid = self._skeleton, self._grid
+        head_size = _size(skeleton.head)
+        vocab_size = skeleton.head.weight.shape[0]
+        costs = [_size(layer) for layer in skeleton.layers]
+        own = split_layers(costs, head_size, grid.pipeline_parallel)[grid.stage]
+        skeleton.make_buffers(self._reader.device)
+        small = {name: name for name in skeleton.small_names}
+        self._reader.fill(skeleton.model, small)
+        # Before the layers: whole, they are the largest pieces.
+        self._embedding()
+        widths = self._head() if grid.is_last_stage else []
+        return StageModel(self._world, self._part(own), vocab_size, widths, skeleton.width, dtype)
+
+    def _part(self, own: range) -> Part:
+        skeleton, first = self._skeleton, own.start
+        if not can_be_fused(skeleton.model.config):
+            skeleton.keep([self._layer(index) for index in own], own)
+            return StockPart(skeleton, self._grid)
+        part = FusedPart(skeleton, self._layer(first), len(own), self._world)
+        for index in own[1:]:
+            part.add_layer(self._layer(index))
+        return part
+
+    def _layer(self, index: int) -> Foreign:
+        """This rank's part of a layer."""
+        layer = self._skeleton.take_layer(index)
+        self._fill(layer, f"{self._skeleton.layers_name}.{index}")
+        layer = self._sharding.layer(layer)
+        self.num_held += _size(layer)
+        # AutoTP leaves cycles behind that hold the layer before.
+        gc.collect()
+        return layer
+
+    def _embedding(self) -> None:
+        skeleton = self._skeleton
+        if not self._grid.is_first_stage:
+            skeleton.embedding = Placeholder(skeleton.embedding.weight)
+            return
+        self._fill(skeleton.embedding, skeleton.embedding_name)
+        skeleton.embedding = self._sharding.embedding(skeleton.embedding)
+        self.num_held += _size(skeleton.embedding)
+
+    def _head(self) -> list[int]:
+        """Returns how many words each shard has."""
+        skeleton = self._skeleton
+        own_name = f"{skeleton.head_name}.weight"
+        is_shared = skeleton.is_tied and own_name not in self._reader
+        if is_shared:
+            self._reader.fill(skeleton.head, {"weight": f"{skeleton.embedding_name}.weight"})
+        else:
+            self._fill(skeleton.head, skeleton.head_name)
+        skeleton.head, widths = self._sharding.head(skeleton.head)
+        self.num_held += _size(skeleton.head)
+        return widths
+
+    def _fill(self, module: nn.Module, prefix: str) -> None:
+        self._reader.fill(module, {name: f"{prefix}.{name}" for name in module.state_dict()})
+
+
+def _size(module: nn.Module) -> int:
+    return sum(weight.numel() for weight in module.parameters())
