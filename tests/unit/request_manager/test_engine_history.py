@@ -179,7 +179,7 @@ class EngineHistory(RuleBasedStateMachine):
                     assert isinstance(error, UnavailableError), error
 
     def teardown(self) -> None:
-        for _ in range(600):
+        for _ in range(50 * 36 * 2):  # a step a token, and as many for prompts
             if not self.llm.waiting:
                 break
             self.step(1)
