@@ -35,6 +35,7 @@ class Tally:
     """What one step and its drafts came to; the seconds as in `SpeculationStats`.
 
     Attributes:
+        num_draws: requests that got a token whatever became of their drafts.
         num_forbidden: drafts that a grammar forbids: the LLM does not run them.
     """
 
@@ -46,6 +47,7 @@ class Tally:
     accepted_depths: list[int] = field(default_factory=list)
     depths: DepthCounts = field(default_factory=DepthCounts)
     num_committed: int = 0
+    num_draws: int = 0
     num_forbidden: int = 0
 
 
@@ -89,7 +91,7 @@ def step_outcome(
 ) -> StepOutcome:
     """What the budget learns from a step."""
     return StepOutcome(
-        num_draws=sum(row.turn.draws for row in rows),
+        num_draws=tally.num_draws,
         num_tokens=message.num_tokens - tally.num_forbidden,
         num_draft_nodes=sum(len(row.drafts) for row in rows) - tally.num_forbidden,
         num_committed=tally.num_committed,

@@ -94,6 +94,7 @@ class Settler:
             self._keep(request, range(row.turn.num_tokens - runs_again))
             self._publish(request)
             return None
+        tally.num_draws += 1
         self._keep(
             request,
             [*range(row.root_node), *(row.root_node + node for node in verified.kept_nodes)],

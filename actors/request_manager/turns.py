@@ -10,7 +10,7 @@ from actors.request_manager.request import Request, State
 
 @dataclass(frozen=True)
 class Turn:
-    """A request's part in one step, before drafts.
+    """A request's part in one step, before drafts. What it tells holds until the step is committed.
 
     Attributes:
         start: its committed KV, in tokens.

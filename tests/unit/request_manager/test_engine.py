@@ -11,7 +11,9 @@ import pytest
 from actors.errors import InputError, OverloadedError, UnavailableError
 from actors.messages import Row, RowResult, StepMessage, StepReply
 from actors.request_manager.config import SchedulerConfig
+from actors.request_manager.drafter_worth import StepOutcome
 from actors.request_manager.generation import FinishReason, GenerationEvent, SpeculationOptions
+from actors.request_manager.guessing import Guessing
 from actors.request_manager.ports import Drafter
 from actors.request_manager.scheduler import Scheduler
 from actors.request_manager.scripted_llm import ScriptedLLM
@@ -50,6 +52,26 @@ async def test_output_is_the_llms_own(drafters: Sequence[Drafter], num_groups: i
         assert answer.token_ids == expected(prompt, 30, seed)
         assert answer.finish_reason is FinishReason.LENGTH
     assert all(len(set(message.rows)) == len(message.rows) for message in house.llm.messages)
+
+
+async def test_the_budget_learns_from_every_decode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws are those of the step, whatever has been committed by the time they are counted."""
+    outcomes: list[StepOutcome] = []
+    learn = Guessing.learn
+
+    def watched(self, guesses, outcome, accepted):
+        outcomes.append(outcome)
+        learn(self, guesses, outcome, accepted)
+
+    monkeypatch.setattr(Guessing, "learn", watched)
+    house = House((OracleDrafter(),))
+    async with house as engine:
+        await asyncio.gather(*(collect(engine, ask([1, 2, 3, 4], 40, str(n))) for n in range(3)))
+        assert engine.is_idle
+    decodes = [outcome for outcome in outcomes if outcome.only_decodes]
+    assert len(decodes) >= len(outcomes) - 4 > 6  # all but prefills and releases
+    assert {outcome.num_draws for outcome in decodes} <= {1, 2, 3}
+    assert any(outcome.num_draws == 3 and outcome.answered == {"oracle": 3} for outcome in decodes)
 
 
 async def test_good_drafts_save_steps_and_are_counted() -> None:
