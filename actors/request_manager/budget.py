@@ -7,9 +7,9 @@ tokens per second. pᵢ never exceeds its parent's, so what is taken is a tree; 
 or batches large nothing is taken, and the step is plain decoding.
 
 T is learnt from the steps themselves, the acceptances from what became of the drafts. Much is known
-before a drafter is asked: nodes that cannot be worth their time need not be drafted, a request that
-has good guesses already needs no more (`draft_gain`), and a drafter whose answers take longer than
-they save is left alone (`drafter_worth`).
+before a drafter is asked: nodes that cannot be worth their time need not be drafted, a request of a
+batch that has good guesses already needs no more (`draft_gain`), and a drafter whose answers take
+longer than they save is left alone (`drafter_worth`).
 """
 
 from __future__ import annotations
@@ -219,6 +219,10 @@ class AdaptiveBudget:
         return self._worth.pays(drafter, num_draws)
 
     def asks(self, drafter: str, promises: Mapping[int, float], num_draws: int) -> set[int]:
+        if num_draws == 1:
+            # Trials of the drafter as a whole judge this better: estimates from the few steps in
+            # which it is asked take its cold caches for its price, and it is never asked again.
+            return set(promises)
         tokens_per_s = self._rate(num_draws).tokens_per_s
 
         def price(count: int) -> float:

@@ -132,12 +132,12 @@ def test_the_price_is_what_the_time_would_bring(draft_s: float, asked: bool) -> 
     """100 tokens a second: 2 ms are worth 0.2 tokens, 8 ms 0.8; the drafter adds half a token."""
     budget = AdaptiveBudget()
     for step in range(400):
-        num_committed = 1 + step % 2
+        num_committed = 2 + step % 2
         total_s = num_committed * 10e-3
         budget.observe(
             StepOutcome(
-                1,
-                1,
+                2,
+                2,
                 0,
                 num_committed,
                 total_s - draft_s,
@@ -147,9 +147,10 @@ def test_the_price_is_what_the_time_would_bring(draft_s: float, asked: bool) -> 
                 answered={"ssm": 1},
             )
         )
-        budget.observe_share("ssm", LOW, Share(0, step % 2), 1)
-    assert budget.asks("ssm", {1: LOW}, 1) == ({1} if asked else set())
-    assert FixedBudget().asks("ssm", {1: LOW}, 1) == {1}
+        budget.observe_share("ssm", LOW, Share(0, step % 2), 2)
+    assert budget.asks("ssm", {1: LOW}, 2) == ({1} if asked else set())
+    assert budget.asks("ssm", {1: LOW}, 1) == {1}
+    assert FixedBudget().asks("ssm", {1: LOW}, 2) == {1}
 
 
 def test_a_batch_comes_back_after_a_burst_of_slow_answers() -> None:
@@ -181,17 +182,17 @@ def test_a_batch_comes_back_after_a_burst_of_slow_answers() -> None:
 
 @pytest.mark.parametrize(("num_nodes", "asked"), [(0, True), (16, False)])
 def test_nodes_that_the_llm_runs_for_it_cost_time_too(num_nodes: int, asked: bool) -> None:
-    """About 90 tokens a second; asking is worth 0.26 and 16 nodes 0.35; half a token is added."""
+    """About 90 tokens a second; asking is worth 0.26 and 16 nodes 0.4; half a token is added."""
     budget, chance = AdaptiveBudget(), random.Random(0)
     for step in range(1000):
         nodes = chance.randrange(40)
-        step_s = 9e-3 + 0.25e-3 * nodes
+        step_s = 18e-3 + 0.25e-3 * nodes
         budget.observe(
             StepOutcome(
-                1,
-                1 + nodes,
+                2,
+                2 + nodes,
                 nodes,
-                1 + step % 2,
+                2 + step % 2,
                 step_s,
                 step_s + 3e-3,
                 draft_s=3e-3,
@@ -199,5 +200,5 @@ def test_nodes_that_the_llm_runs_for_it_cost_time_too(num_nodes: int, asked: boo
                 answered={"ssm": 1},
             )
         )
-        budget.observe_share("ssm", LOW, Share(num_nodes, step % 2), 1)
-    assert budget.asks("ssm", {1: LOW}, 1) == ({1} if asked else set())
+        budget.observe_share("ssm", LOW, Share(num_nodes, step % 2), 2)
+    assert budget.asks("ssm", {1: LOW}, 2) == ({1} if asked else set())
