@@ -33,14 +33,15 @@ class IncrementalDecoder:
         self._decoder = _new_decoder("replace")
         self._decoder.decode(before[-_MAX_INCOMPLETE_BYTES:])
         pending = self._decoder.getstate()[0]
-        self._drop_first_replacement = bool(pending) and not show_replaced
+        # One U+FFFD, or two: the start of a surrogate is held back too.
+        self._dropped = "" if show_replaced else pending.decode(errors="replace")
 
     def decode(self, data: bytes, *, final: bool = False) -> str:
         """Text that is certain after `data`; all of it if `final`."""
         text = self._decoder.decode(data, final)
-        if text and self._drop_first_replacement:
-            self._drop_first_replacement = False
-            text = text.removeprefix(REPLACEMENT)
+        if text:
+            text = text.removeprefix(self._dropped)
+            self._dropped = ""
         return text
 
 

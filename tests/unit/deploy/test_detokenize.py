@@ -66,6 +66,8 @@ def pieces_of(prompt: bytes, output: bytes, cuts: list[int], lag: int, shown: in
 @example(b"Hello " + THAI[:2], THAI[2:], [], 0, None)
 @example(b"\xef\xbf", b"\xbd", [], 0, None)
 @example(b"\xf0\x9f\x94", b"\xa5", [], 0, None)
+@example(b"\xed\xa0", b"a", [], 0, None)
+@example(b"\xed\xa0", b"\x80", [], 0, None)
 @example(b"Hello " + THAI[:2], b"", [], 0, None)
 def test_joined_pieces_are_the_whole_text(prompt, output, cuts, lag, data):
     shown = len(output) if data is None else data.draw(st.integers(0, len(output)))
