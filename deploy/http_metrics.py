@@ -61,6 +61,28 @@ class HttpMetrics:
         return generate_latest(self._process).decode() + self.text()
 
 
+class WatchedSend:
+    """An ASGI `send` that remembers the status of what is answered.
+
+    Attributes:
+        status: None before there is an answer.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status: int | None = None
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        await self._send(message)
+
+
+def is_generation(scope: Scope) -> bool:
+    """True for requests for generation."""
+    return scope["type"] == "http" and scope["path"] in ROUTES
+
+
 class Counted:
     """An ASGI application, counted."""
 
@@ -69,24 +91,17 @@ class Counted:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] not in ROUTES:
+        if not is_generation(scope):
             await self._app(scope, receive, send)
             return
-        status = None
-
-        async def send_watched(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
+        watched = WatchedSend(send)
         state = scope.setdefault("state", {})
         with self._metrics.inside.track_inprogress():
             try:
-                await self._app(scope, receive, send_watched)
+                await self._app(scope, receive, watched)
             finally:
-                if status is not None:  # else the client left before there was anything to say
-                    self._metrics.answered(scope["path"], status, BROKEN in state)
+                if watched.status is not None:  # else the client left before there was an answer
+                    self._metrics.answered(scope["path"], watched.status, BROKEN in state)
 
 
 def add_metrics_routes(app: FastAPI, backend: Backend, metrics: HttpMetrics) -> None:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cluster.logs import log_event, request_id
-from deploy.http_metrics import ROUTES
+from deploy.http_metrics import WatchedSend, is_generation
 from deploy.streaming import BROKEN
 
 logger = logging.getLogger(__name__)
@@ -36,28 +36,21 @@ class Logged:
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] not in ROUTES:
+        if not is_generation(scope):
             await self._app(scope, receive, send)
             return
         begun_s = self._clock()
-        status: int | None = None
-
-        async def send_watched(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
+        watched = WatchedSend(send)
         state = scope.setdefault("state", {})
         try:
-            await self._app(scope, receive, send_watched)
+            await self._app(scope, receive, watched)
         finally:
             log_event(
                 logger,
-                "request answered" if status is not None else "client left",
+                "request answered" if watched.status is not None else "client left",
                 request_id=state.get(RESPONSE_ID),
                 route=scope["path"],
-                status=status,
+                status=watched.status,
                 broken=BROKEN in state,
                 seconds=round(self._clock() - begun_s, 6),
             )
