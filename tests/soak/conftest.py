@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -19,6 +20,7 @@ import yaml
 from cluster.bench.server import running_server
 from tests.processes import descendants
 
+CONFIGURATIONS = Path(__file__).resolve().parents[2] / "deploy" / "configs"
 TITLES = (
     "Ingress",
     "RequestManager",
@@ -69,6 +71,22 @@ class Server:
         return [process.pid for process in descendants(title)]
 
 
+def ready_configuration(name: str) -> dict[str, Any]:
+    """What one of the configurations that come with TreeServe says."""
+    content: dict[str, Any] = yaml.safe_load((CONFIGURATIONS / name).read_text())
+    return content
+
+
+@contextlib.contextmanager
+def serving(content: dict[str, Any], folder: Path) -> Iterator[Server]:
+    """A server with such a configuration, which is kept in the folder beside the server's log."""
+    config = folder / "server.yaml"
+    config.write_text(yaml.safe_dump(content))
+    with running_server(config, folder / "server.log") as url:
+        host, port = url.removeprefix("http://").split(":")
+        yield Server(host, int(port), url)
+
+
 @pytest.fixture(scope="session")
 def tiny_model(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One thin layer, random weights: what is left of a step is our own work."""
@@ -97,12 +115,9 @@ def tiny_model(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="session")
 def server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
-    config = folder / "tiny.yaml"
     content = {
         "model": {"path": str(tiny_model), "dtype": "float32"},
         "scheduler": {"max_queued_requests": 2000, "kv_memory_bytes": 8_000_000},
     }
-    config.write_text(yaml.safe_dump(content))
-    with running_server(config, folder / "server.log") as url:
-        host, port = url.removeprefix("http://").split(":")
-        yield Server(host, int(port), url)
+    with serving(content, folder) as running:
+        yield running

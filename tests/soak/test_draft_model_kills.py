@@ -11,12 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
-from conftest import Server
+from conftest import Server, ready_configuration, serving
 
-from cluster.bench.server import running_server
-
-ROOT = Path(__file__).resolve().parents[2]
 NUM_KILLS = int(os.environ.get("SOAK_KILLS", "20"))
 NUM_CLIENTS = 4
 MAX_GROWTH_MB = 30.0
@@ -38,13 +34,10 @@ PROMPTS = (
 def server(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The embedded model with its own draft model, which is always asked."""
     folder = tmp_path_factory.mktemp("server")
-    content = yaml.safe_load((ROOT / "deploy/configs/smollm2.yaml").read_text())
+    content = ready_configuration("smollm2.yaml")
     content["speculation"]["budget"] = "fixed"
-    config = folder / "server.yaml"
-    config.write_text(yaml.safe_dump(content))
-    with running_server(config, folder / "server.log") as url:
-        host, port = url.removeprefix("http://").split(":")
-        yield Server(host, int(port), url)
+    with serving(content, folder) as running:
+        yield running
 
 
 def wish(number: int) -> dict[str, Any]:

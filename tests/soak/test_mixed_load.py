@@ -22,12 +22,8 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-import yaml
-from conftest import Server
+from conftest import Server, ready_configuration, serving
 
-from cluster.bench.server import running_server
-
-ROOT = Path(__file__).resolve().parents[2]
 DURATION_S = float(os.environ.get("SOAK_S", "120"))
 NUM_CLIENTS = 6
 KV_BYTES = 20_000_000
@@ -115,13 +111,10 @@ Told = tuple[tuple[int, str, str | None], ...]
 @pytest.fixture(scope="module")
 def server(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
-    content = yaml.safe_load((ROOT / "deploy/configs/smollm2.yaml").read_text())
+    content = ready_configuration("smollm2.yaml")
     content["scheduler"] = {"kv_memory_bytes": KV_BYTES, "max_running_requests": 16}
-    config = folder / "server.yaml"
-    config.write_text(yaml.safe_dump(content))
-    with running_server(config, folder / "server.log") as url:
-        host, port = url.removeprefix("http://").split(":")
-        yield Server(host, int(port), url)
+    with serving(content, folder) as running:
+        yield running
 
 
 async def test_everything_at_once(server: Server) -> None:

@@ -16,12 +16,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
-from conftest import Server
+from conftest import Server, ready_configuration, serving
 
-from cluster.bench.server import running_server
-
-ROOT = Path(__file__).resolve().parents[2]
 NUM_STREAMS = 8
 NUM_TOKENS = 160
 POLL_S = 0.1
@@ -33,13 +29,10 @@ PARTS = ("LLMRank", "DraftModel", "RequestManager", "ServeController")
 def server(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The embedded model; a step that hangs is given up after five seconds."""
     folder = tmp_path_factory.mktemp("server")
-    content = yaml.safe_load((ROOT / "deploy/configs/smollm2.yaml").read_text())
+    content = ready_configuration("smollm2.yaml")
     content["llm"] = {"step_timeout_s": 5}
-    config = folder / "server.yaml"
-    config.write_text(yaml.safe_dump(content))
-    with running_server(config, folder / "server.log") as url:
-        host, port = url.removeprefix("http://").split(":")
-        yield Server(host, int(port), url)
+    with serving(content, folder) as running:
+        yield running
 
 
 async def stream(client: httpx.AsyncClient, number: int, begun: asyncio.Event) -> str:

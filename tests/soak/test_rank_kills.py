@@ -13,12 +13,8 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
-from conftest import Server
+from conftest import Server, ready_configuration, serving
 
-from cluster.bench.server import running_server
-
-ROOT = Path(__file__).resolve().parents[2]
 NUM_STRIKES = int(os.environ.get("SOAK_KILLS", "10"))
 NUM_RANKS = 2
 STEP_TIMEOUT_S = 5.0
@@ -34,14 +30,11 @@ PROMPTS = (
 def server(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The embedded model in two stages."""
     folder = tmp_path_factory.mktemp("server")
-    content = yaml.safe_load((ROOT / "deploy/configs/smollm2-float32.yaml").read_text())
+    content = ready_configuration("smollm2-float32.yaml")
     content["llm"] = {"pipeline_parallel": NUM_RANKS, "step_timeout_s": STEP_TIMEOUT_S}
     content["scheduler"] = {"kv_memory_bytes": 1 << 27}
-    config = folder / "server.yaml"
-    config.write_text(yaml.safe_dump(content))
-    with running_server(config, folder / "server.log") as url:
-        host, port = url.removeprefix("http://").split(":")
-        yield Server(host, int(port), url)
+    with serving(content, folder) as running:
+        yield running
 
 
 def wish(number: int) -> dict[str, Any]:
