@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from actors.decoder.kv_cache import KVCache, num_blocks_for
+from actors.decoder.native.draws import gumbel_maker
 from actors.errors import ProtocolError, StaleEpoch
 from actors.llm.batch import build_batch
 from actors.llm.block_tables import BlockTables
@@ -127,7 +128,7 @@ class Rank:
         self._cache = KVCache(
             loaded.model.kv_shape, num_blocks, block_tokens, loaded.dtype, loaded.device
         )
-        self._noise = NoiseSource(self._model.vocab_size)
+        self._noise = NoiseSource(self._model.vocab_size, maker=gumbel_maker)
         self._sampler = Sampler(self._noise)
         self._texts = Texts(self._model.vocab_size)
         self._constraints: Constraints | None = None

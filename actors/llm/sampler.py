@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from actors.decoder.native.draws import Perturbation, draw_rows
 from actors.llm.constraints import NodeMasks
 from actors.llm.texts import Text
 from actors.logit_steps import Logits, Mask, adjusted, kept_ids, top_k_ids
@@ -125,30 +126,31 @@ class Sampler:
             for row, context in zip(rows, contexts, strict=True)
             for node in output_nodes(row, context)
         ]
-        host = logits.numpy() if logits.device.type == "cpu" else None
-        # numpy's argmax is several times as fast as torch's on CPUs; both take the first of equals.
-        best = (torch.argmax(logits, -1) if host is None else host.argmax(-1)).tolist()
-        if host is None and any(map(_needs_logits, nodes)):
-            host = logits.cpu().numpy()
-        drawn = [
-            best[index] if host is None else self._draw(node, host[index], best[index])
-            for index, node in enumerate(nodes)
-        ]
+        if logits.device.type != "cpu" and not any(map(_needs_logits, nodes)):
+            return list(_results(rows, nodes, torch.argmax(logits, -1).tolist(), None))
+        host = np.ascontiguousarray(logits.cpu().numpy())
+        adjusted_logits = [_adjusted(node, host[index]) for index, node in enumerate(nodes)]
+        drawn = draw_rows(adjusted_logits, [self._perturbation(node) for node in nodes])
         return list(_results(rows, nodes, drawn, host))
 
-    def _draw(self, node: Node, logits: Logits, best: int) -> int:
-        if not node.draws:
-            return best
+    def _perturbation(self, node: Node) -> Perturbation | None:
         sampling = node.new.sampling
-        raw, logits = logits, node.adjusted(logits)
-        if sampling.is_greedy:
-            return best if logits is raw else int(np.argmax(logits))
-        noise = self._noise.get(sampling.seed, node.position)
-        temperature = np.float32(sampling.temperature)
-        if not sampling.truncates:
-            return int(np.argmax(logits + temperature * noise))
-        kept = kept_ids(logits, sampling)
-        return int(kept[np.argmax(logits[kept] + temperature * noise[kept])])
+        if sampling.is_greedy or not node.draws:
+            return None
+        return Perturbation(self._noise.get(sampling.seed, node.position), sampling.temperature)
+
+
+def _adjusted(node: Node, logits: Logits) -> Logits:
+    """[vocab] what the node's token is drawn from; what the steps cut off is -inf."""
+    if not node.draws:
+        return logits
+    logits, sampling = node.adjusted(logits), node.new.sampling
+    if sampling.is_greedy or not sampling.truncates:
+        return logits
+    kept = kept_ids(logits, sampling)
+    left = np.full_like(logits, -np.inf)
+    left[kept] = logits[kept]
+    return left
 
 
 def _needs_logits(node: Node) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from actors.decoder.native.kernels import best_of_rows
+from actors.decoder.native.draws import Perturbation, best_of_rows
 from actors.logit_steps import Occurrences, adjusted, kept_ids
 from actors.noise import NoiseSource
 from actors.sampling import SamplingParams
@@ -81,11 +81,13 @@ class CandidateRanker:
 
     Args:
         cut_ids: [cut] the LLM's token id of each logit, ascending.
-        noise: of the LLM's vocabulary.
+        vocab_size: the LLM's.
+        noise: of the words of the cut.
     """
 
-    def __init__(self, cut_ids: Tensor, noise: NoiseSource) -> None:
+    def __init__(self, cut_ids: Tensor, vocab_size: int, noise: NoiseSource) -> None:
         self._cut_ids = cut_ids.numpy()
+        self._vocab_size = vocab_size
         self._noise = noise
 
     def children(self, parents: Sequence[Parent], logits: Tensor) -> list[Family]:
@@ -94,12 +96,12 @@ class CandidateRanker:
         Args:
             logits: [parents, cut] float32; overwritten.
         """
-        noise: dict[tuple[int, int], Floats] = {}
-        for parent, row in zip(parents, logits.numpy(), strict=True):
-            self._perturb(parent, row, noise)
-        count = min(max(parent.num_children for parent in parents), logits.shape[1])
-        places, scores = best_of_rows(logits, count)
-        token_ids = self._cut_ids[places.numpy()]
+        rows = logits.numpy()
+        for parent, row in zip(parents, rows, strict=True):
+            self._adjust(parent, row)
+        count = min(max(parent.num_children for parent in parents), rows.shape[1])
+        places, scores = best_of_rows(rows, [self._perturbation(one) for one in parents], count)
+        token_ids = self._cut_ids[places]
         return [
             [(token, score) for token, score in zip(ids, values, strict=True) if score > 0.0][
                 : parent.num_children
@@ -109,22 +111,21 @@ class CandidateRanker:
             )
         ]
 
-    def _perturb(
-        self, parent: Parent, logits: Floats, noise: dict[tuple[int, int], Floats]
-    ) -> None:
-        """Turn one node's logits into the scores that its children are ranked by, in place."""
+    def _adjust(self, parent: Parent, logits: Floats) -> None:
+        """All logit steps for one node, in place; what they cut off becomes -inf."""
         sampling = parent.rules.sampling
         if sampling.logit_bias or sampling.penalizes or parent.rules.banned(parent.position):
-            whole = np.full(self._noise.vocab_size, -np.inf, dtype=np.float32)
+            whole = np.full(self._vocab_size, -np.inf, dtype=np.float32)
             whole[self._cut_ids] = logits
             logits[:] = parent.adjusted(whole)[self._cut_ids]
-        if sampling.is_greedy:
-            return
-        if sampling.truncates:
+        if not sampling.is_greedy and sampling.truncates:
             cut_off = np.ones(len(logits), np.bool_)
             cut_off[kept_ids(logits, sampling)] = False
             logits[cut_off] = -np.inf
-        key = (sampling.seed, parent.position)
-        if key not in noise:
-            noise[key] = self._noise.get(*key)[self._cut_ids]
-        logits += np.float32(sampling.temperature) * noise[key]
+
+    def _perturbation(self, parent: Parent) -> Perturbation | None:
+        sampling = parent.rules.sampling
+        if sampling.is_greedy:
+            return None
+        noise = self._noise.get(sampling.seed, parent.position)
+        return Perturbation(noise, sampling.temperature)

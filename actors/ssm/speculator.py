@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from actors.decoder.attention_groups import Span
+from actors.decoder.native.draws import gumbel_maker
 from actors.drafts import (
     DraftModelDescription,
     DraftReply,
@@ -82,8 +83,9 @@ class Speculator:
         self._model = FusedDraft(model, options.dtype)
         self._ssm = options.ssm
         self._policy = policy_of(options.expansion)
-        self.noise = NoiseSource(self._model.vocab_size)
-        self._ranker = CandidateRanker(self._model.cut_ids, self.noise)
+        cut_ids, vocab_size = self._model.cut_ids, self._model.vocab_size
+        self.noise = NoiseSource(vocab_size, cut_ids.numpy(), maker=gumbel_maker)
+        self._ranker = CandidateRanker(cut_ids, vocab_size, self.noise)
         self._store = SessionStore(
             self._model.kv_shape, self._model.dtype, options.ssm.kv_memory_bytes
         )

@@ -1,4 +1,4 @@
-// The best few of each row, with their probabilities.
+// The best few of each row, perturbed or not, with their probabilities.
 #pragma once
 
 #include <cmath>
@@ -49,12 +49,20 @@ inline void best_of_row(const float* logits, Pick pick, int64_t* places, float* 
   for (int64_t k = 0; k < pick.count; ++k) best[k] = std::exp(best[k] - top) / total;
 }
 
-inline void best_of_rows(const float* logits, int64_t rows, Pick pick, int64_t* places,
-                         float* probabilities) {
+// l + T * G in place.
+inline void perturb(float* logits, const float* noise, float temperature, int64_t width) {
+  for (int64_t i = 0; i < width; ++i) logits[i] += temperature * noise[i];
+}
+
+// Rows without noise (null) are taken as they are; the others are perturbed in place.
+inline void best_of_rows(float* logits, int64_t rows, Pick pick, const float* const* noise,
+                         const float* temperatures, int64_t* places, float* probabilities) {
 #pragma omp parallel for if (rows >= 8)
-  for (int64_t r = 0; r < rows; ++r)
-    best_of_row(logits + r * pick.width, pick, places + r * pick.count,
-                probabilities + r * pick.count);
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = logits + r * pick.width;
+    if (noise[r]) perturb(row, noise[r], temperatures[r], pick.width);
+    best_of_row(row, pick, places + r * pick.count, probabilities + r * pick.count);
+  }
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ _SOURCES = (
     "attention.h",
     "best.h",
     "layers.h",
+    "noise.h",
     "products.h",
     "rows.h",
     "vectors.h",

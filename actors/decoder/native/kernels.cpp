@@ -10,6 +10,7 @@
 
 #include "best.h"
 #include "layers.h"
+#include "noise.h"
 #include "products.h"
 
 #define TREESERVE_KERNELS(T, NAME)                                                               \
@@ -24,7 +25,19 @@
 TREESERVE_KERNELS(bf16, bfloat16)
 TREESERVE_KERNELS(float, float32)
 
-extern "C" void best_of_rows(const float* logits, int64_t rows, int64_t width, int64_t count,
+extern "C" void best_of_rows(int64_t rows, int64_t width, int64_t count, float* logits,
+                             const float* const* noise, const float* temperatures,
                              int64_t* places, float* probabilities) {
-  best_of_rows(logits, rows, {width, count}, places, probabilities);
+  best_of_rows(logits, rows, {width, count}, noise, temperatures, places, probabilities);
+}
+
+extern "C" void draw_rows(int64_t rows, int64_t width, const float* const* logits,
+                          const float* const* noise, const float* temperatures, int64_t* places) {
+  for (int64_t r = 0; r < rows; ++r)
+    places[r] = draw(logits[r], noise[r], temperatures[r], width);
+}
+
+extern "C" void gumbel(const uint32_t* ids, int64_t count, uint64_t seed, uint32_t position,
+                       uint32_t stream, float* out) {
+  gumbel(ids, count, {seed, position, stream}, out);
 }

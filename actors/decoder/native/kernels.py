@@ -25,7 +25,6 @@ _ARGUMENTS: dict[str, Sequence[type[Any]]] = {
     "run_layers": (_POINTER, _POINTER, _COUNT, _POINTER),
     "product": (_POINTER, _COUNT, _POINTER, _POINTER),
 }
-_BEST_ARGUMENTS: Sequence[type[Any]] = [_POINTER, *[_COUNT] * 3, *[_POINTER] * 2]
 
 
 class Kernels:
@@ -83,28 +82,3 @@ def native_kernels(dtype: torch.dtype, device: torch.device, shape: DecoderShape
         and shape.intermediate % LANES == 0
     )
     return native_products(dtype, device) if fits else None
-
-
-def best_of_rows(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The best of each row by logit, and their probabilities in the softmax of the whole row.
-
-    Ties go to the smaller index with native code; without it, torch decides.
-
-    Args:
-        logits: [rows, width] float32, contiguous, on the CPU or not.
-        count: 1 to width.
-
-    Returns:
-        [rows, count] int64 places and float32 probabilities, best first.
-    """
-    library = native_library() if logits.device.type == "cpu" else None
-    if library is None:
-        probabilities, places = torch.topk(logits.softmax(-1).nan_to_num_(0.0), count)
-        return places, probabilities
-    num_rows, width = logits.shape
-    places = torch.empty(num_rows, count, dtype=torch.int64)
-    probabilities = torch.empty(num_rows, count)
-    function = library.best_of_rows
-    function.argtypes = _BEST_ARGUMENTS
-    function(logits.data_ptr(), num_rows, width, count, places.data_ptr(), probabilities.data_ptr())
-    return places, probabilities

@@ -79,6 +79,13 @@ def test_a_token_has_its_noise_whatever_the_size_of_the_vocabulary():
         np.testing.assert_array_equal(NoiseSource(vocab_size).get(9, 4), large[:vocab_size])
 
 
+@pytest.mark.parametrize("token_ids", [[0], [5], [1, 2, 7, 40, 41], list(range(0, 90, 3))])
+def test_some_tokens_have_the_noise_that_they_have_among_all(token_ids):
+    whole, some = NoiseSource(100), NoiseSource(100, np.array(token_ids))
+    for position in (0, 1, 0):
+        np.testing.assert_array_equal(some.get(9, position), whole.get(9, position)[token_ids])
+
+
 def test_every_bit_pattern_gives_a_finite_value_and_order_is_kept():
     bits = np.array([0, 1, 2, 1 << 31, (1 << 32) - 2, (1 << 32) - 1], dtype=np.uint64)
     values = gumbel_32_bits(bits)

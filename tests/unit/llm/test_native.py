@@ -19,7 +19,7 @@ from actors.decoder.layer_weights import DecoderShape, LayerRules, LayerWeights,
 from actors.decoder.linear import NativeProduct, precise_product
 from actors.decoder.native import build
 from actors.decoder.native.decoder import NativeDecoder
-from actors.decoder.native.kernels import HEAD_DIMS, best_of_rows, native_kernels
+from actors.decoder.native.kernels import HEAD_DIMS, native_kernels
 from actors.decoder.torch_decoder import TorchDecoder
 from actors.tree import TokenTree
 
@@ -313,22 +313,6 @@ def test_product_is_not_rounded_to_the_type_of_its_elements(dtype, out, into, bi
     assert ours.dtype == torch.float32
     torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-4)
     assert torch.equal(torch.cat([product(row[None]) for row in rows]), ours)
-
-
-@pytest.mark.parametrize("width", [7, 16, 250])
-def test_the_best_of_each_row(width):
-    torch.manual_seed(width)
-    logits = torch.randn(9, width) * 4
-    logits[0, 3:] = -torch.inf
-    logits[1] = -torch.inf
-    logits[2] = 1.5
-    places, probabilities = best_of_rows(logits, 5)
-    exact = logits.double().softmax(-1).nan_to_num(0.0)
-    order = torch.argsort(logits, dim=-1, descending=True, stable=True)[:, :5]
-    whole = [0, *range(2, 9)]
-    real = exact.gather(1, order)[whole] > 0
-    assert torch.equal(places[whole][real], order[whole][real])
-    close(probabilities, exact.gather(1, order), torch.float32)
 
 
 def test_shapes_that_do_not_fit_have_no_kernels():
