@@ -87,6 +87,9 @@ ERROR_OF_STATUS: Mapping[grpc.StatusCode, type[PeerError]] = {
     grpc.StatusCode.DATA_LOSS: ProtocolError,
 }
 
+BROKEN_OFF = "Internal error from Core"
+"""What `grpc.aio` says, as INTERNAL, of a stream that broke while a message was on its way out."""
+
 Reply = TypeVar("Reply")
 
 
@@ -101,6 +104,8 @@ class RpcFailure(Protocol):
 def peer_error(failure: RpcFailure, peer: str) -> PeerError:
     """Our error for a call to `peer` that ended with `failure`; keeps its text."""
     code = failure.code()
+    if failure.details() == BROKEN_OFF:
+        code = grpc.StatusCode.UNAVAILABLE
     return ERROR_OF_STATUS[code](f"{peer}: {failure.details() or code.name.lower()}")
 
 

@@ -170,8 +170,8 @@ class SpeculatorStub:
                 request_serializer=protos_dot_speculation__pb2.DescribeRequest.SerializeToString,
                 response_deserializer=protos_dot_speculation__pb2.DraftModelDescription.FromString,
                 _registered_method=True)
-        self.Draft = channel.unary_unary(
-                '/treeserve.v1.Speculator/Draft',
+        self.Drafts = channel.stream_stream(
+                '/treeserve.v1.Speculator/Drafts',
                 request_serializer=protos_dot_speculation__pb2.DraftRequest.SerializeToString,
                 response_deserializer=protos_dot_speculation__pb2.DraftReply.FromString,
                 _registered_method=True)
@@ -195,7 +195,7 @@ class SpeculatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Draft(self, request, context):
+    def Drafts(self, request_iterator, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -215,8 +215,8 @@ def add_SpeculatorServicer_to_server(servicer, server):
                     request_deserializer=protos_dot_speculation__pb2.DescribeRequest.FromString,
                     response_serializer=protos_dot_speculation__pb2.DraftModelDescription.SerializeToString,
             ),
-            'Draft': grpc.unary_unary_rpc_method_handler(
-                    servicer.Draft,
+            'Drafts': grpc.stream_stream_rpc_method_handler(
+                    servicer.Drafts,
                     request_deserializer=protos_dot_speculation__pb2.DraftRequest.FromString,
                     response_serializer=protos_dot_speculation__pb2.DraftReply.SerializeToString,
             ),
@@ -268,7 +268,7 @@ class Speculator:
             _registered_method=True)
 
     @staticmethod
-    def Draft(request,
+    def Drafts(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -278,10 +278,10 @@ class Speculator:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
-            '/treeserve.v1.Speculator/Draft',
+            '/treeserve.v1.Speculator/Drafts',
             protos_dot_speculation__pb2.DraftRequest.SerializeToString,
             protos_dot_speculation__pb2.DraftReply.FromString,
             options,

@@ -15,11 +15,10 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Sequence
 
-import grpc
-
 from actors import rpc, wire
 from actors.errors import PeerError, PeerTimeout, PeerUnavailable, ProtocolError
 from actors.messages import LLMDescription, StepMessage, StepReply
+from actors.rpc_stream import OrderedStream
 from protos import speculation_pb2 as pb
 from protos import speculation_pb2_grpc as services
 
@@ -150,13 +149,7 @@ class LLMClient:
 
 
 class _RankStream:
-    """One rank: its channel, and the stream of steps with a task for each direction.
-
-    Args:
-        address: `host:port` of the rank.
-        on_reply: called with every reply; may raise ProtocolError, which ends the stream.
-        on_end: called once, with the reason, unless the stream is ended by `close`.
-    """
+    """One rank: its channel, and the stream of steps; see `OrderedStream`."""
 
     def __init__(
         self,
@@ -165,14 +158,11 @@ class _RankStream:
         on_end: Callable[[PeerError], None],
     ) -> None:
         self._address = address
-        self._on_reply = on_reply
-        self._on_end = on_end
         self._channel = rpc.open_channel(address)
         self._stub = services.VerifierStub(self._channel)
-        self._call = self._stub.Steps()
-        self._outbox: asyncio.Queue[pb.StepMessage] = asyncio.Queue()
-        self._writer = asyncio.create_task(self._write())
-        self._reader = asyncio.create_task(self._read())
+        self._steps = OrderedStream[pb.StepMessage, pb.StepReply](
+            self._stub.Steps, address, on_reply, on_end
+        )
 
     async def describe(self, timeout_s: float) -> LLMDescription:
         request = pb.DescribeRequest()
@@ -180,32 +170,11 @@ class _RankStream:
         return wire.decode_description(answer)
 
     def send(self, message: pb.StepMessage) -> None:
-        self._outbox.put_nowait(message)
+        self._steps.send(message)
 
     async def close(self) -> None:
-        self._writer.cancel()
-        self._reader.cancel()
-        await asyncio.gather(self._writer, self._reader, return_exceptions=True)
-        self._call.cancel()
+        await self._steps.close()
         await self._channel.close()
-
-    async def _write(self) -> None:
-        try:
-            while True:
-                await self._call.write(await self._outbox.get())
-        except (grpc.RpcError, asyncio.InvalidStateError):
-            pass  # the stream is over, and the reader tells why
-
-    async def _read(self) -> None:
-        try:
-            async for reply in self._call:
-                self._on_reply(reply)
-            error: PeerError = PeerUnavailable(f"{self._address}: the rank ended the stream")
-        except grpc.aio.AioRpcError as failure:
-            error = rpc.peer_error(failure, self._address)
-        except ProtocolError as problem:
-            error = ProtocolError(f"{self._address}: {problem}")
-        self._on_end(error)
 
 
 def _copy(error: PeerError) -> PeerError:

@@ -13,14 +13,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from actors import draft_wire, rpc
 from actors.drafts import DraftModelDescription, DraftReply, DraftRequest, SessionDraft
-from actors.errors import PeerError, PeerTimeout, PeerUnavailable, TreeServeError
+from actors.errors import (
+    PeerError,
+    PeerTimeout,
+    PeerUnavailable,
+    ProtocolError,
+    TreeServeError,
+)
 from actors.request_manager.draft_sessions import DraftSessions
 from actors.request_manager.drafters import SSM
 from actors.request_manager.ports import Draft, DraftTask
+from actors.rpc_stream import OrderedStream
 from protos import speculation_pb2 as pb
 from protos import speculation_pb2_grpc as services
 
@@ -188,12 +196,19 @@ class SSMDrafter:
 
 
 class _Peer:
-    """The connection to one draft model's server."""
+    """The connection to one draft model's server.
+
+    Requests are answered in order. One that was given up is not taken back; the next one is sent
+    when it has been answered, so that no more than one is ever waited for in vain.
+    """
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._channel = rpc.open_channel(address)
         self._stub = services.SpeculatorStub(self._channel)
+        self._stream: OrderedStream[pb.DraftRequest, pb.DraftReply] | None = None
+        self._waiting: deque[asyncio.Future[pb.DraftReply | PeerError]] = deque()
+        self._given_up: set[asyncio.Future[pb.DraftReply | PeerError]] = set()
 
     async def describe(self) -> DraftModelDescription:
         request = pb.DescribeRequest()
@@ -201,10 +216,15 @@ class _Peer:
         return draft_wire.decode_description(answer)
 
     async def draft(self, request: DraftRequest, timeout_s: float) -> DraftReply:
-        encoded = draft_wire.encode_request(request)
-        answer = await rpc.call(
-            self._stub.Draft, encoded, self._address, timeout_s, wait_for_ready=False
-        )
+        try:
+            async with asyncio.timeout(timeout_s):
+                for late in tuple(self._given_up):
+                    await asyncio.shield(late)
+                answer = await self._answer(draft_wire.encode_request(request))
+        except TimeoutError:
+            raise PeerTimeout(f"{self._address}: no drafts within {timeout_s:g} s") from None
+        if isinstance(answer, PeerError):
+            raise answer
         return draft_wire.decode_reply(answer)
 
     async def release(self, session_ids: Sequence[int]) -> None:
@@ -212,4 +232,31 @@ class _Peer:
         await rpc.call(self._stub.Release, request, self._address, RELEASE_TIMEOUT_S)
 
     async def close(self) -> None:
+        if self._stream is not None:
+            await self._stream.close()
+        self._end(PeerUnavailable(f"{self._address}: the connection is closed"))
         await self._channel.close()
+
+    async def _answer(self, request: pb.DraftRequest) -> pb.DraftReply | PeerError:
+        if self._stream is None:
+            self._stream = OrderedStream(self._stub.Drafts, self._address, self._resolve, self._end)
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        self._stream.send(request)
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            self._given_up.add(waiting)
+            waiting.add_done_callback(self._given_up.discard)
+            raise
+
+    def _resolve(self, reply: pb.DraftReply) -> None:
+        if not self._waiting:
+            raise ProtocolError("drafts that nobody asked for")
+        self._waiting.popleft().set_result(reply)
+
+    def _end(self, error: PeerError) -> None:
+        """The stream is over; the next request opens another."""
+        self._stream = None
+        while self._waiting:
+            self._waiting.popleft().set_result(error)

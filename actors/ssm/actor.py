@@ -1,16 +1,15 @@
 """The shell of a draft model: a gRPC server around anything that drafts.
 
 Requests are served one at a time on one thread that lives as long as the server, since torch's
-OpenMP pool belongs to the thread that calls it. A request whose caller has given up is not begun.
-This module knows neither torch nor Ray: an `SSMActor` is a plain object that a Ray actor can be
-made of.
+OpenMP pool belongs to the thread that calls it. This module knows neither torch nor Ray: an
+`SSMActor` is a plain object that a Ray actor can be made of.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 import grpc
@@ -18,7 +17,7 @@ import grpc
 from actors import draft_wire, rpc
 from actors.bounds import check_bounds
 from actors.drafts import DraftModelDescription, DraftReply, DraftRequest
-from actors.errors import PeerError, PeerTimeout
+from actors.errors import PeerError
 from actors.model_thread import ModelThread
 from protos import speculation_pb2 as pb
 from protos import speculation_pb2_grpc as services
@@ -93,14 +92,15 @@ class _Speculator(services.SpeculatorServicer):
     ) -> pb.DraftModelDescription:
         return self._description
 
-    def Draft(self, request: pb.DraftRequest, context: grpc.ServicerContext) -> pb.DraftReply:
-        def draft() -> pb.DraftReply:
-            if not context.is_active():
-                raise PeerTimeout("the caller has given up")
-            reply = self._model.draft(draft_wire.decode_request(request))
-            return draft_wire.encode_reply(reply)
+    def Drafts(
+        self, requests: Iterator[pb.DraftRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.DraftReply]:
+        """One reply for each request, in order. The first request that fails ends the stream."""
+        for request in requests:
+            yield self._run(functools.partial(self._draft, request), context)
 
-        return self._run(draft, context)
+    def _draft(self, request: pb.DraftRequest) -> pb.DraftReply:
+        return draft_wire.encode_reply(self._model.draft(draft_wire.decode_request(request)))
 
     def Release(self, request: pb.ReleaseRequest, context: grpc.ServicerContext) -> pb.ReleaseReply:
         def release() -> pb.ReleaseReply:

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from actors.errors import PeerError, PeerTimeout, PeerUnavailable, ProtocolError, StaleEpoch
-from actors.rpc import ERROR_OF_STATUS, STATUS_OF_ERROR, abort, peer_error
+from actors.rpc import BROKEN_OFF, ERROR_OF_STATUS, STATUS_OF_ERROR, abort, peer_error
 
 
 class Failure:
@@ -66,3 +66,8 @@ def test_an_error_comes_back_as_itself_with_its_text(kind: type[PeerError]) -> N
 
 def test_a_failure_without_text_is_named_by_its_code() -> None:
     assert str(peer_error(Failure(grpc.StatusCode.DATA_LOSS, None), "peer")) == "peer: data_loss"
+
+
+def test_a_stream_that_breaks_while_it_is_written_to_is_a_peer_that_is_gone() -> None:
+    broken = Failure(grpc.StatusCode.INTERNAL, BROKEN_OFF)
+    assert type(peer_error(broken, "a:1")) is PeerUnavailable
