@@ -25,6 +25,7 @@ ALLOWED_IN: dict[str, tuple[str, ...]] = {
     "llguidance": ("actors/grammar.py",),
     "grpc": (
         "actors/rpc.py",
+        "actors/rpc_stream.py",
         "actors/llm/actor.py",
         "actors/ssm/actor.py",
         "actors/request_manager/clients.py",
