@@ -38,6 +38,14 @@ struct Layer {
   int64_t window;
 };
 
+// Rows that will be read soon: they lie apart, in blocks that no prefetcher of the CPU's follows.
+template <int kDim, class T>
+void prefetch_rows(const T* from, const int64_t* places, int64_t count) {
+  for (int64_t k = 0; k < count; ++k)
+    for (size_t byte = 0; byte < kDim * sizeof(T); byte += 64)
+      __builtin_prefetch((const char*)(from + places[k] * kDim) + byte);
+}
+
 // Turn scores[begin, end) into weights; the lanes up to `padded` become 0. Returns their sum, added
 // up from `begin` on: it depends on what is seen, not on how far the buffer reaches.
 float weigh(float* scores, int64_t begin, int64_t end, int64_t padded) {
@@ -97,9 +105,12 @@ void attend_nodes(const Layer<T>& layer, const Sequence& sequence, int64_t head,
     const T* from = layer.qkv + (row * heads.total() + head * shared + q % shared) * kDim;
     Way::take_query(from, layer.scale, kDim, &queries[q * kDim]);
   }
-  for (int64_t k = first; k < linear; k += kTile)
+  for (int64_t k = first; k < linear; k += kTile) {
+    prefetch_rows<kDim>(keys, sequence.places + k + kTile, std::min(kTile, linear - k - kTile));
     score_tile<kDim>(keys, sequence.places + k, std::min(kTile, linear - k), queries.data(), count,
                      layer.scale, &scores[k], stride);
+  }
+  prefetch_rows<kDim>(values, sequence.places + first, std::min(kTile, shared_end - first));
   if (!sequence.is_chain) {
     node_scores.resize(count * node_stride);
     for (int64_t k = 0; k < end; k += kTile)
@@ -119,9 +130,12 @@ void attend_nodes(const Layer<T>& layer, const Sequence& sequence, int64_t head,
     Way::take_weights(own, first, padded);
   }
   const Number* weights = (const Number*)scores.data();
-  for (int64_t k = first; k < shared_end; k += kTile)
-    add_value_tile<kDim>(values, sequence.places + k, std::min(kTile, shared_end - k), weights + k,
+  for (int64_t k = first; k < shared_end; k += kTile) {
+    const int64_t left = shared_end - k;
+    prefetch_rows<kDim>(values, sequence.places + k + kTile, std::min(kTile, left - kTile));
+    add_value_tile<kDim>(values, sequence.places + k, std::min(kTile, left), weights + k,
                          stride * kNumbers, count, sums.data());
+  }
   for (int64_t q = 0; q < count; ++q) {
     const int64_t node = node_of(q);
     if (!sequence.is_chain) {
