@@ -184,6 +184,17 @@ class Grammars:
         return Matcher(matcher, self._vocab_size)
 
 
+END_OF_BYTES = 256
+"""The token that ends a text of single bytes."""
+
+
+def byte_grammars() -> Grammars:
+    """For texts whose tokens are their bytes: what a grammar allows next, however it is split."""
+    texts = (*(bytes([byte]) for byte in range(END_OF_BYTES)), b"")
+    names = tuple(map(repr, texts))
+    return Grammars(Vocabulary(texts, names, frozenset({END_OF_BYTES})), len(texts))
+
+
 class _Tokens:
     """A vocabulary as llguidance reads it."""
 

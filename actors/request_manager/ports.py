@@ -5,7 +5,7 @@ Real parts and fakes implement the same protocols and pass the same contract tes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -51,6 +51,7 @@ class DraftTask:
         banned_early: token ids that cannot be drawn before `sampling.min_tokens` output tokens.
         least_probability: nodes that are accepted with a lower one are of no use.
         tokens_per_s: what all requests together commit: what a drafter's time is worth.
+        grammar: what the output must follow, if anything.
     """
 
     request_id: int
@@ -63,10 +64,15 @@ class DraftTask:
     banned_early: tuple[int, ...] = ()
     least_probability: float = 0.0
     tokens_per_s: float = 0.0
+    grammar: str = ""
 
     def allows(self, drafter: str) -> bool:
         """True if the request lets a drafter, by name, be asked."""
         return self.drafters is None or drafter in self.drafters
+
+
+Encode = Callable[[str], Sequence[int]]
+"""From a text to the tokens that the LLM would rather say it in, behind other text."""
 
 
 @dataclass(frozen=True)
