@@ -19,13 +19,14 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from actors.errors import InputError
-from actors.logit_steps import Mask
 from actors.messages import MAX_GRAMMAR_BYTES
 from actors.schema_keywords import unknown_keyword
 from actors.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # torch is not needed here
     from llguidance._lib import JsonCompileOptions
+
+    from actors.logit_steps import Mask
 
 MAX_SCHEMA_DEPTH = 64
 MAX_REGEX_BYTES = 4096

@@ -20,7 +20,7 @@ from actors.grammar import (
     grammar_of_schema,
 )
 from actors.llm import rank
-from actors.request_manager.budget import Acceptance
+from actors.request_manager.budget import Acceptance, FixedBudget
 from actors.request_manager.drafters.grammar import GrammarDrafter
 from actors.request_manager.drafters.prompt_lookup import PromptLookup
 from actors.request_manager.generation import FinishReason, SpeculationOptions
@@ -175,6 +175,16 @@ async def test_drafts_of_the_grammar_can_be_switched_off(wish):
     async with engine_on(vocabulary=VOCABULARY, drafters=[grammars, PromptLookup()]) as engine:
         grammars.draft = None
         assert all(answer.token_ids for answer in await answers(engine, requests))
+
+
+async def test_drafts_of_the_grammar_are_not_on_trial(monkeypatch):
+    """Other drafters are left out for a while now and then, to see what they are worth."""
+    monkeypatch.setattr(FixedBudget, "considers", lambda self, name, num_draws: False)
+    drafters = [_Grammars(VOCABULARY, encode), PromptLookup()]
+    requests = asked(grammar_of_schema(SCHEMA, "schema"), STEPS[0])
+    monkeypatch.setattr(drafters[1], "draft", None)
+    found = await on_and_off(requests, drafters=drafters)
+    assert sum(answer.stats.num_accepted_draft_tokens for answer in found) > 5
 
 
 async def test_requests_without_a_grammar_are_not_asked_about():

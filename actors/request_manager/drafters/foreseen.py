@@ -2,32 +2,31 @@
 
 Keys, braces, `true` or `false`, the rest of an enumeration: texts are followed byte by byte, the
 likeliest first, and end where the grammar leaves the choice to the model. Blanks between the parts
-of a JSON text are free; they are guessed as most people write them, one after a colon or a comma
-and none elsewhere.
+of a JSON text are free; they are guessed by how the text is laid out so far (`json_style`).
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from actors.grammar import END_OF_BYTES, Matcher
+from actors.request_manager.drafters.json_style import BLANKS, blanks_before, styles_of
 
 MAX_WAYS = 4
 """Where there are more ways on, what comes is not for the grammar to say."""
 MAX_LOOKS = 96
 """Places looked at in all, about 10 µs each."""
 LEAST_ODDS = 0.05
-BLANK_ODDS = 0.8
-"""That blanks are written as guessed."""
+LAYOUT_ODDS = 0.9
+"""That a text is laid out as guessed, at each place where it could be otherwise."""
 
-_BLANKS = frozenset(b" \t\n\r")
-_SPACE = ord(" ")
-_SPACED = frozenset(b":,")
+_BLANKS = frozenset(BLANKS)
 
 
 class Foreseen(NamedTuple):
@@ -37,12 +36,12 @@ class Foreseen(NamedTuple):
     odds: tuple[float, ...]
 
 
-def foresee(matcher: Matcher, last: int | None) -> list[Foreseen]:
+def foresee(matcher: Matcher, output: bytes) -> list[Foreseen]:
     """The texts that may come next, none the beginning of another; none where all is open.
 
     Args:
         matcher: of single bytes, behind the output; stays there.
-        last: the output's last byte, if it has one.
+        output: so far.
 
     Raises:
         GrammarError: the grammar needs too much work.
@@ -53,8 +52,7 @@ def foresee(matcher: Matcher, last: int | None) -> list[Foreseen]:
     looks = 0
     while open_ends:
         negative_odds, _, here, so_far = heapq.heappop(open_ends)
-        behind = so_far.text[-1] if so_far.text else last
-        ways = _ways(here, behind) if looks < MAX_LOOKS else {}
+        ways = _ways(here, output, so_far.text) if looks < MAX_LOOKS else {}
         looks += 1
         likely = {byte: -negative_odds * share for byte, share in ways.items()}
         likely = {byte: odds for byte, odds in likely.items() if odds >= LEAST_ODDS}
@@ -68,17 +66,29 @@ def foresee(matcher: Matcher, last: int | None) -> list[Foreseen]:
     return found
 
 
-def _ways(matcher: Matcher, behind: int | None) -> Mapping[int, float]:
+def _ways(matcher: Matcher, output: bytes, guess: bytes) -> dict[int, float]:
     """The bytes that may come next, each with its share; none if they are many."""
-    allowed = np.flatnonzero(matcher.allowed()).tolist()
-    solid = [byte for byte in allowed if byte not in _BLANKS]
-    if len(solid) > MAX_WAYS:
+    allowed: list[int] = np.flatnonzero(matcher.allowed()).tolist()
+    parts = [byte for byte in allowed if byte not in _BLANKS] or allowed
+    if len(parts) > MAX_WAYS:
         return {}
-    if len(solid) < len(allowed) and solid:
-        if behind in _SPACED and _SPACE in allowed:
-            return {_SPACE: BLANK_ODDS}
-        share = BLANK_ODDS / len(solid)
-    else:
-        solid = allowed if len(allowed) <= MAX_WAYS else []
-        share = 1.0 / max(len(solid), 1)
-    return {byte: share for byte in solid if byte != END_OF_BYTES}
+    ways = dict.fromkeys(parts, 1.0 / len(parts))
+    if len(parts) < len(allowed):
+        ways = _laid_out(parts, output + guess) or ways
+    return {byte: share for byte, share in ways.items() if byte in allowed and byte != END_OF_BYTES}
+
+
+def _laid_out(parts: Sequence[int], text: bytes) -> dict[int, float]:
+    """The bytes that may come next where blanks may: one of them, or a part's first.
+
+    Args:
+        parts: first bytes of the parts that may come, or the end.
+    """
+    bare = text.rstrip(BLANKS)
+    written = text[len(bare) :]
+    following: list[int] = []
+    for style, part in itertools.product(styles_of(text), parts):
+        blanks = blanks_before(part, bare, style)
+        if blanks.startswith(written):
+            following.append([*blanks, part][len(written)])
+    return {byte: LAYOUT_ODDS * n / len(following) for byte, n in Counter(following).items()}

@@ -94,7 +94,7 @@ class _Walk:
         self._vocabulary = vocabulary
         self._matcher: Matcher | None = None
         self._num_followed = 0  # output tokens
-        self._last: int | None = None
+        self._output = bytearray()
         self._is_lost = False
 
     def foreseen(self, token_ids: Sequence[int], prompt_len: int) -> list[Foreseen]:
@@ -103,7 +103,7 @@ class _Walk:
             return []
         try:
             if self._follow(token_ids, prompt_len + self._num_followed):
-                return foresee(self._at(), self._last)
+                return foresee(self._at(), bytes(self._output))
         except GrammarError as error:
             logger.info("no more drafts from a grammar: %s", error)
             self._is_lost = True
@@ -121,7 +121,7 @@ class _Walk:
         if self._at().accept(text) < len(text):
             raise GrammarError("the output does not follow it")
         self._num_followed += len(new)
-        self._last = text[-1] if text else self._last
+        self._output += text
         return begin + len(new) == len(token_ids)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import threading
 from concurrent.futures import wait
 
@@ -19,8 +21,9 @@ from actors.grammar import (
     grammar_of_regex,
     grammar_of_schema,
 )
-from actors.request_manager.drafters.foreseen import BLANK_ODDS, MAX_LOOKS, foresee
+from actors.request_manager.drafters.foreseen import LAYOUT_ODDS, MAX_LOOKS, foresee
 from actors.request_manager.drafters.grammar import MAX_CATCH_UP_TOKENS, SPLIT_ODDS, GrammarDrafter
+from actors.request_manager.drafters.json_style import BLANKS, Style, blanks_before, styles_of
 from actors.request_manager.ports import Draft, DraftTask
 from actors.sampling import SamplingParams
 from actors.vocabulary import Vocabulary
@@ -58,7 +61,7 @@ def foreseen(grammar: str, output: str = "") -> dict[str, float]:
     matcher = byte_grammars().compile(grammar)
     text = output.encode()
     assert matcher.accept(text) == len(text)
-    found = foresee(matcher, text[-1] if text else None)
+    found = foresee(matcher, text)
     assert all(len(text) == len(odds) for text, odds in found)
     return {text.decode(): odds[-1] for text, odds in found}
 
@@ -97,20 +100,67 @@ async def paths(grammar: str, output: str = "", max_depth: int = 12) -> list[lis
 @pytest.mark.parametrize(
     ("output", "expected"),
     [
-        ("", ['{"answerable": false, "answer": "', '{"answerable": true, "answer": "']),
-        ('{"ans', ['werable": false, "answer": "', 'werable": true, "answer": "']),
-        ('{"answerable":', [' false, "answer": "', ' true, "answer": "']),
-        ('{"answerable":\n ', ['false, "answer": "', 'true, "answer": "']),
+        ('{"ans', ['werable":%s,"answer":"', 'werable": %s, "answer": "']),
+        ('{"answerable":', ['%s,"answer":"', ' %s, "answer": "']),
+        ('{"answerable": ', ['%s, "answer": "']),
+        ("{\n", ['  "answerable": %s,\n  "answer": "']),
+        ('{\n    "ans', ['werable": %s,\n    "answer": "']),
+    ],
+)
+def test_ways_to_write_what_a_schema_says(output, expected):
+    values = ("true", "false")
+    assert set(foreseen(SCHEMA, output)) == {text % value for text in expected for value in values}
+
+
+def test_before_anything_is_written_all_styles_are_likely():
+    texts = foreseen(SCHEMA)
+    for beginning in ('{"answerable":true', '{"answerable": true', '{\n  "answerable": true'):
+        assert any(text.startswith(beginning) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ('{"answerable":t', ['rue,"answer":"']),
         ('{"answerable": t', ['rue, "answer": "']),
-        ('{"answerable": true', [', "answer": "']),
+        ('{\n "answerable": true', [',\n "answer": "']),
         ('{"answerable": true, "answer": "', []),
         ('{"answerable": true, "answer": "so it is, or', []),
         ('{"answerable": true, "answer": "so"', ["}"]),
+        ('{\n  "answerable": true,\n  "answer": "so"', ["\n}"]),
+        ('{\n  "answerable": true,\n  "answer": "so"\n', ["}"]),
+        ('{"answerable":\n\t', ["false", "true"]),
         ('{"answerable": true, "answer": "so"}', []),
     ],
 )
 def test_what_a_schema_lets_one_foresee(output, expected):
-    assert sorted(foreseen(SCHEMA, output)) == expected
+    texts = sorted(foreseen(SCHEMA, output))
+    assert len(texts) == len(expected)
+    assert all(text.startswith(start) for text, start in zip(texts, expected, strict=True))
+
+
+VALUE = {"list": [{"a": 1, "b": {}}, {"a": [], "c": [2, 3]}], "text": 'say ": \\n, {x'}
+LAYOUTS = [
+    (Style.COMPACT, {"separators": (",", ":")}),
+    (Style.SPACED, {}),
+    (Style.INDENTED, {"indent": 3}),
+    (Style.INDENTED, {"indent": 1}),
+]
+
+
+@pytest.mark.parametrize(("style", "options"), LAYOUTS)
+def test_blanks_are_foreseen_as_they_are_written(style, options):
+    """Before every part outside of strings, once the first line or colon is written."""
+    text = json.dumps(VALUE, **options)
+    outside = re.sub(r'"(\\.|[^"\\])*"', lambda found: '"' + "x" * (len(found[0]) - 1), text)
+    parts = [found.start() for found in re.finditer(r'["{}\[\],:0-9]', outside)]
+    known = [place for place in parts if place > text.index("[")]
+    assert len(known) > 25
+    for place in known:
+        before = text[:place].encode()
+        bare = before.rstrip(BLANKS)
+        assert styles_of(before) == (style,)
+        assert blanks_before(ord(text[place]), bare, style) == before[len(bare) :]
 
 
 def test_what_is_forced_is_certain_and_ways_share_the_odds():
@@ -141,20 +191,29 @@ def test_the_work_is_bounded(monkeypatch, regex):
 
 
 async def test_a_forced_text_is_split_as_the_tokenizer_splits_it():
-    assert sorted(await paths(SCHEMA, '{"answerable":')) == [
-        [" false", ",", ' "', "answer", '":', ' "'],
-        [" true", ",", ' "', "answer", '":', ' "'],
+    choices = grammar_of_choice(['answerable": true', 'answerable": false'], "c")
+    assert sorted(await paths(choices)) == [
+        ["answer", "able", '":', " false"],
+        ["answer", "able", '":', " true"],
+    ]
+    assert sorted(await paths(choices, "answ")) == [
+        ["e", "r", "able", '":', " false"],
+        ["e", "r", "able", '":', " true"],
     ]
 
 
-async def test_paths_share_their_beginning_and_odds_are_given_the_parents():
-    draft = await drafts_of(GrammarDrafter(VOCABULARY, encode), task(SCHEMA, '{"answer'))
-    assert [TEXTS[token] for token in draft.tree.token_ids[:2]] == [b"able", b'":']
-    assert draft.tree.parents.count(1) == 2
-    assert draft.scores[0] == pytest.approx(SPLIT_ODDS)
-    pairs = zip(draft.scores, draft.tree.parents, strict=True)
-    below = [score for score, parent in pairs if parent == 1]
-    assert below == pytest.approx([SPLIT_ODDS * BLANK_ODDS**2 / 2] * 2)
+async def test_a_score_is_given_the_parent():
+    choices = grammar_of_choice(['answerable": true', 'answerable": false'], "c")
+    draft = await drafts_of(GrammarDrafter(VOCABULARY, encode), task(choices))
+    odds = [1.0, 1.0, 1.0, 0.5, 0.5]
+    assert draft.tree.parents == (-1, 0, 1, 2, 2)
+    assert draft.scores == pytest.approx([SPLIT_ODDS * share for share in odds])
+
+
+async def test_guesses_of_layout_are_less_than_certain():
+    draft = await drafts_of(GrammarDrafter(VOCABULARY, encode), task(SCHEMA, '{"answerable": t'))
+    assert max(draft.scores[:3]) == pytest.approx(SPLIT_ODDS)
+    assert min(draft.scores) == pytest.approx(SPLIT_ODDS * LAYOUT_ODDS**2)
 
 
 async def test_no_path_is_deeper_than_asked_for():
