@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from actors.errors import PeerError
 from actors.messages import LLMDescription, StepMessage, StepReply
 from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.generation import FinishReason
@@ -29,8 +30,11 @@ class LLM(Protocol):
             PeerError: the step's outcome is unknown; the epoch is lost.
         """
 
+    async def lost(self) -> PeerError:
+        """Wait until the ranks are lost, whether or not a step is in flight; returns why."""
+
     async def restore(self) -> None:
-        """Bring the ranks back after a PeerError; returns when they take a new epoch.
+        """Bring the ranks back after they were lost; returns when they take a new epoch.
 
         Raises:
             PeerError: they cannot be brought back.

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import torch
 
+from actors.errors import PeerError
 from actors.llm.loading import LoadedModel, wrap
 from actors.llm.rank import Rank
 from actors.messages import LLMDescription, StepMessage, StepReply
@@ -41,6 +42,10 @@ class NearRank:
     async def step(self, message: StepMessage) -> StepReply:
         await asyncio.sleep(0)
         return self._rank.step(message)
+
+    async def lost(self) -> PeerError:
+        await asyncio.Event().wait()
+        raise AssertionError("nothing dies here")
 
     async def restore(self) -> None:
         raise AssertionError("nothing dies here")
