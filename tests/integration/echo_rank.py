@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 from spawned import spawned
 
 from actors.errors import StaleEpoch
-from actors.llm.actor import LLMServer
+from actors.llm.actor import LLMActor
 from actors.messages import LLMDescription, Row, RowResult, StepMessage, StepReply
 from actors.request_manager.clients import LLMClient
 from actors.tree import TokenTree
@@ -60,7 +60,7 @@ class EchoRank:
 
 @contextlib.contextmanager
 def serving(rank: EchoRank) -> Iterator[str]:
-    server = LLMServer(rank)
+    server = LLMActor(lambda: rank)
     try:
         yield server.start()
     finally:
@@ -95,6 +95,6 @@ def process() -> Iterator[tuple[BaseProcess, str]]:
 
 
 def serve_until_killed(parent: Connection) -> None:
-    server = LLMServer(EchoRank())  # it ends with its last reference
-    parent.send(server.start())
+    actor = LLMActor(EchoRank)  # a server ends with the last reference to it
+    parent.send(actor.start())
     threading.Event().wait()

@@ -21,7 +21,7 @@ from echo_rank import (
 
 from actors import rpc
 from actors.errors import PeerError, PeerTimeout, PeerUnavailable, ProtocolError, StaleEpoch
-from actors.llm.actor import LLMServer
+from actors.llm.actor import LLMActor
 from actors.messages import RowResult, StepReply
 from actors.request_manager.clients import LLMClient
 from tests.unit.near_rank import ask, engine_over
@@ -208,7 +208,7 @@ async def test_an_engine_without_work_brings_a_dead_rank_back(address: str) -> N
 
 
 async def test_a_server_that_stops_is_unavailable(rank: EchoRank) -> None:
-    server = LLMServer(rank)
+    server = LLMActor(lambda: rank)
     async with connected(server.start()) as client:
         running = asyncio.create_task(client.step(step(0, group=HANG_GROUP)))
         await in_thread(rank.hanging.wait)
