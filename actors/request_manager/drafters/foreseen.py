@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from actors.request_manager.drafters.json_style import BLANKS, blanks_before, st
 MAX_WAYS = 4
 """Where there are more ways on, what comes is not for the grammar to say."""
 MAX_LOOKS = 96
-"""Places looked at in all, about 10 µs each."""
+"""Places looked at in all, about 10 µs each in a grammar of usual size."""
 LEAST_ODDS = 0.05
 LAYOUT_ODDS = 0.9
 """That a text is laid out as guessed, at each place where it could be otherwise."""
@@ -36,12 +36,15 @@ class Foreseen(NamedTuple):
     odds: tuple[float, ...]
 
 
-def foresee(matcher: Matcher, output: bytes) -> list[Foreseen]:
+def foresee(
+    matcher: Matcher, output: bytes, is_late: Callable[[], bool] = lambda: False
+) -> list[Foreseen]:
     """The texts that may come next, none the beginning of another; none where all is open.
 
     Args:
         matcher: of single bytes, behind the output; stays there.
         output: so far.
+        is_late: True when no more time is to be spent.
 
     Raises:
         GrammarError: the grammar needs too much work.
@@ -52,7 +55,8 @@ def foresee(matcher: Matcher, output: bytes) -> list[Foreseen]:
     looks = 0
     while open_ends:
         negative_odds, _, here, so_far = heapq.heappop(open_ends)
-        ways = _ways(here, output, so_far.text) if looks < MAX_LOOKS else {}
+        goes_on = looks < MAX_LOOKS and not is_late()
+        ways = _ways(here, output, so_far.text) if goes_on else {}
         looks += 1
         likely = {byte: -negative_odds * share for byte, share in ways.items()}
         likely = {byte: odds for byte, odds in likely.items() if odds >= LEAST_ODDS}

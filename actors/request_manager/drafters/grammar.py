@@ -4,21 +4,22 @@ A grammar is followed over bytes, since what it forces are bytes, not tokens. Th
 as the LLM's tokenizer splits it, which is how the LLM would rather say it. A wrong guess, as one of
 blanks or of where a token ends, costs what any draft costs.
 
-Grammars are compiled in the background; until then, and where one cannot be followed, there are no
-drafts. What is kept of a request is a function of its output alone.
+Grammars are compiled in the background; until then, and where one cannot be followed or takes too
+long to, there are no drafts. Nothing is kept of a request but how far it has come.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
 from actors.grammar import GrammarError, Matcher, byte_grammars
 from actors.grammar_compiler import GrammarCompiler
 from actors.request_manager.drafters.foreseen import Foreseen, foresee
-from actors.request_manager.ports import Draft, DraftTask, Encode
+from actors.request_manager.ports import Clock, Draft, DraftTask, Encode
 from actors.tree import TokenTree
 from actors.vocabulary import Vocabulary
 
@@ -26,6 +27,10 @@ logger = logging.getLogger(__name__)
 
 MAX_CATCH_UP_TOKENS = 512
 """Of an output that was resumed, followed in one step: about 3 ms."""
+MAX_STEP_S = 0.003
+"""Of the processor's time, for one request in one step."""
+MAX_SLOW_STEPS = 8
+"""A grammar that takes longer as often is left alone."""
 SPLIT_ODDS = 0.95
 """That the LLM ends a token of a known text where the tokenizer does."""
 
@@ -36,12 +41,16 @@ class GrammarDrafter:
     Args:
         vocabulary: the LLM's.
         encode: splits text into its tokens.
+        clock: seconds of the processor's time.
     """
 
     name = "grammar"
 
-    def __init__(self, vocabulary: Vocabulary, encode: Encode) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, encode: Encode, clock: Clock = time.thread_time
+    ) -> None:
         self._vocabulary = vocabulary
+        self._clock = clock
         self._encode = encode
         self._compiler = GrammarCompiler(byte_grammars)
         self._walks: dict[int, _Walk] = {}
@@ -65,7 +74,7 @@ class GrammarDrafter:
         walk = self._walks.get(task.request_id)
         if walk is None:
             start = self._compiler.start_of(task.grammar)
-            walk = self._walks[task.request_id] = _Walk(start, self._vocabulary)
+            walk = self._walks[task.request_id] = _Walk(start, self._vocabulary, self._clock)
         return walk.foreseen(task.token_ids, task.prompt_len)
 
     def _path(self, foreseen: Foreseen, max_depth: int) -> list[tuple[int, float]]:
@@ -87,10 +96,13 @@ class _Walk:
     Args:
         start: a matcher at the grammar's start, when it is compiled; or GrammarError.
         vocabulary: the LLM's.
+        clock: seconds of the processor's time.
     """
 
-    def __init__(self, start: Future[Matcher], vocabulary: Vocabulary) -> None:
+    def __init__(self, start: Future[Matcher], vocabulary: Vocabulary, clock: Clock) -> None:
         self.start = start
+        self._clock = clock
+        self._num_slow = 0
         self._vocabulary = vocabulary
         self._matcher: Matcher | None = None
         self._num_followed = 0  # output tokens
@@ -101,13 +113,18 @@ class _Walk:
         """What may come behind an output that has only grown since this was called last."""
         if self._is_lost or not self.start.done():
             return []
+        end_s = self._clock() + MAX_STEP_S
+        found: list[Foreseen] = []
         try:
             if self._follow(token_ids, prompt_len + self._num_followed):
-                return foresee(self._at(), bytes(self._output))
+                found = foresee(self._at(), bytes(self._output), lambda: self._clock() > end_s)
+            self._num_slow += self._clock() > end_s
+            if self._num_slow > MAX_SLOW_STEPS:
+                raise GrammarError("it takes too long to follow")
         except GrammarError as error:
             logger.info("no more drafts from a grammar: %s", error)
             self._is_lost = True
-        return []
+        return found
 
     def _at(self) -> Matcher:
         if self._matcher is None:

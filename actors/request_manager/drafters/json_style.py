@@ -2,7 +2,7 @@
 
 Three ways are known: compact (`{"a":1,"b":2}`), spaced (`{"a": 1, "b": 2}`), and indented, each
 part on a line of its own. The text so far shows which it is, by its first colon and its first line.
-No text within a string is taken for layout: there, line ends are escaped, and a key comes first.
+Little within strings can be taken for layout: line ends are escaped there, and a key comes first.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import threading
@@ -22,7 +23,13 @@ from actors.grammar import (
     grammar_of_schema,
 )
 from actors.request_manager.drafters.foreseen import LAYOUT_ODDS, MAX_LOOKS, foresee
-from actors.request_manager.drafters.grammar import MAX_CATCH_UP_TOKENS, SPLIT_ODDS, GrammarDrafter
+from actors.request_manager.drafters.grammar import (
+    MAX_CATCH_UP_TOKENS,
+    MAX_SLOW_STEPS,
+    MAX_STEP_S,
+    SPLIT_ODDS,
+    GrammarDrafter,
+)
 from actors.request_manager.drafters.json_style import BLANKS, Style, blanks_before, styles_of
 from actors.request_manager.ports import Draft, DraftTask
 from actors.sampling import SamplingParams
@@ -270,6 +277,17 @@ async def test_too_much_work_brings_nothing(monkeypatch):
 
     monkeypatch.setattr("actors.grammar.Matcher.allowed", refuse)
     assert await paths(SCHEMA) == []
+
+
+async def test_a_grammar_that_takes_long_is_followed_less_far_and_then_no_more():
+    ticks = itertools.count()
+    slow = GrammarDrafter(VOCABULARY, encode, lambda: next(ticks) * MAX_STEP_S / 4)
+    short = await drafts_of(slow, task(SCHEMA, '{"'))
+    whole = await drafts_of(GrammarDrafter(VOCABULARY, encode), task(SCHEMA, '{"'))
+    assert 0 < len(short.tree) < len(whole.tree)
+    found = [await slow.draft([task(SCHEMA, '{"')]) for _ in range(MAX_SLOW_STEPS)]
+    assert found[-1] != {}
+    assert await slow.draft([task(SCHEMA, '{"')]) == {}
 
 
 async def test_nobody_waits_for_a_compilation(monkeypatch):
