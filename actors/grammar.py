@@ -19,13 +19,14 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from actors.errors import InputError
-from actors.logit_steps import Mask
 from actors.messages import MAX_GRAMMAR_BYTES
 from actors.schema_keywords import unknown_keyword
 from actors.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # torch is not needed here
     from llguidance._lib import JsonCompileOptions
+
+    from actors.logit_steps import Mask
 
 MAX_SCHEMA_DEPTH = 64
 MAX_REGEX_BYTES = 4096
@@ -182,6 +183,17 @@ class Grammars:
         if matcher.is_error():
             raise GrammarError(matcher.get_error())
         return Matcher(matcher, self._vocab_size)
+
+
+END_OF_BYTES = 256
+"""The token that ends a text of single bytes."""
+
+
+def byte_grammars() -> Grammars:
+    """For texts whose tokens are their bytes: what a grammar allows next, however it is split."""
+    texts = (*(bytes([byte]) for byte in range(END_OF_BYTES)), b"")
+    names = tuple(map(repr, texts))
+    return Grammars(Vocabulary(texts, names, frozenset({END_OF_BYTES})), len(texts))
 
 
 class _Tokens:

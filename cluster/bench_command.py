@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.errors import InputError, PeerError
+from actors.request_manager.drafters import GRAMMAR
 from cluster.bench import tables
 from cluster.bench.acceptance import acceptance_of
 from cluster.bench.modes import PLAIN, ModeResult, Workload, modes_of, run_alone, run_together
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config)
     # What is wrong is better told now than when much has been measured.
     load_prompts(arguments.prompts or SAMPLE, arguments.per_task, arguments.limit)
-    modes_of(config.speculation.drafters, arguments.modes)
+    _modes_of(config, arguments)
     if arguments.json is not None:
         _write(arguments.json, "")
     report: Report = {}
@@ -47,6 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         _write(arguments.json, f"{text}\n")
     return 0
+
+
+def _modes_of(config: Config, arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Nothing here has a grammar: to draft by grammars alone would be plain decoding again."""
+    drafters = [name for name in config.speculation.drafters if name != GRAMMAR]
+    return modes_of(drafters, arguments.modes)
 
 
 def _steps(config: Config, arguments: argparse.Namespace) -> Report:
@@ -79,7 +86,7 @@ def _draft_calls(config: Config, arguments: argparse.Namespace) -> Report:
 def _modes(config: Config, arguments: argparse.Namespace) -> Report:
     """Every temperature on one server."""
     prompts = load_prompts(arguments.prompts or SAMPLE, arguments.per_task, arguments.limit)
-    modes = modes_of(config.speculation.drafters, arguments.modes)
+    modes = _modes_of(config, arguments)
     serving = []
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -25,7 +25,7 @@ from actors.messages import LLMDescription
 from actors.request_manager.clients import LLMClient
 from actors.request_manager.drafters import DRAFTERS, SSM
 from actors.request_manager.engine import Engine
-from actors.request_manager.ports import Drafter
+from actors.request_manager.ports import Drafter, Encode
 from actors.request_manager.ssm_client import SSMDrafter
 from actors.ssm.actor import SSMActor
 from actors.ssm.config import SSMConfig
@@ -39,7 +39,7 @@ from cluster.models import resolve_draft_model, resolve_model
 from cluster.observed import ObservedDrafter, ObservedDrafting, ObservedRank
 from cluster.placement import Placement, plan_placement
 from cluster.supervisor import ActorGroup, BodyMaker
-from cluster.tokenizer import load_vocabulary
+from cluster.tokenizer import load_encoder, load_vocabulary
 from cluster.trace import StepTrace
 
 PLACEMENT_TIMEOUT_S = 60.0
@@ -74,6 +74,18 @@ class Launched:
         await self._resources.aclose()
 
 
+class _Language(NamedTuple):
+    """What drafters without a model know of the LLM."""
+
+    vocabulary: Vocabulary
+    encode: Encode
+
+
+def _load_language(folder: Path) -> _Language:
+    vocabulary = load_vocabulary(folder)
+    return _Language(vocabulary, load_encoder(folder, vocabulary))
+
+
 async def launch(config: Config) -> Launched:
     """Start everything that one manager needs; it is ready for requests on return.
 
@@ -102,8 +114,8 @@ async def launch(config: Config) -> Launched:
         for actors in (ranks, *ssms):
             resources.callback(actors.kill)
         # The vocabulary is read while the actors load.
-        vocabulary, (addresses, *ssm_addresses) = await asyncio.gather(
-            asyncio.to_thread(load_vocabulary, folder),
+        language, (addresses, *ssm_addresses) = await asyncio.gather(
+            asyncio.to_thread(_load_language, folder),
             asyncio.gather(*(actors.start() for actors in (ranks, *ssms))),
         )
         client = LLMClient(
@@ -114,13 +126,15 @@ async def launch(config: Config) -> Launched:
         )
         resources.push_async_callback(client.close)
         description = await client.describe()
-        _check_vocabulary(vocabulary, description)
+        _check_vocabulary(language.vocabulary, description)
         metrics.watch_ranks(lambda: client.descriptions)
-        drafters = await _drafters(config, description, ssms, ssm_addresses, metrics, resources)
+        drafters = await _drafters(
+            config, description, language, ssms, ssm_addresses, metrics, resources
+        )
         engine = Engine(
             client,
             description,
-            vocabulary,
+            language.vocabulary,
             config.speculation,
             config.scheduler,
             drafters,
@@ -156,6 +170,7 @@ def _check_vocabulary(vocabulary: Vocabulary, description: LLMDescription) -> No
 async def _drafters(
     config: Config,
     llm: LLMDescription,
+    language: _Language,
     ssms: Sequence[ActorGroup],
     addresses: Sequence[Sequence[str]],
     metrics: Metrics,
@@ -166,7 +181,7 @@ async def _drafters(
     deadline_s = config.speculation.draft_deadline_ms / 1e3
     for name in config.speculation.drafters:
         if name != SSM:
-            drafters.append(ObservedDrafter(DRAFTERS[name](), metrics))
+            drafters.append(ObservedDrafter(DRAFTERS[name](*language), metrics))
             continue
         for actors, (address,) in zip(ssms, addresses, strict=True):
             drafter = SSMDrafter(

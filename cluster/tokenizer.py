@@ -11,11 +11,11 @@ start than in the middle of an answer. Downloads and runs nothing.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,14 +54,30 @@ def load_vocabulary(folder: Path) -> Vocabulary:
         ModelError: the tokenizer cannot be read, is of a family that we cannot turn into bytes,
             gives back other bytes than it was given, or has more tokens than the model.
     """
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise ModelError(f"no tokenizer.json in {folder}")
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower
-        raise ModelError(f"cannot read {path}: {error}") from error
-    return _checked_vocabulary(folder, tokenizer)
+    return _checked_vocabulary(folder, _read_tokenizer(folder))
+
+
+def load_encoder(folder: Path, vocabulary: Vocabulary) -> Callable[[str], Sequence[int]]:
+    """What splits text into the tokens of a model folder's tokenizer.
+
+    Raises:
+        ModelError: the tokenizer cannot be read.
+    """
+    return functools.partial(encode_behind_text, _read_tokenizer(folder), vocabulary)
+
+
+def encode_behind_text(tokenizer: Tokenizer, vocabulary: Vocabulary, text: str) -> Sequence[int]:
+    """Tokens of a text that does not begin one; none if the tokenizer has no such tokens.
+
+    SentencePiece tokenizers may put a space before a text, which must not be there: a line's end
+    goes first instead, and is taken off again.
+    """
+    for lead in ("", "\n"):
+        ids = tokenizer.encode(lead + text, add_special_tokens=False).ids
+        for begin in range(len(ids) if lead else 1):
+            if vocabulary.text_bytes(ids[begin:]) == text.encode():
+                return ids[begin:]
+    return ()
 
 
 def load_tokenizer(folder: Path) -> LoadedTokenizer:
@@ -159,6 +175,16 @@ def check_round_trip(
             )
 
 
+def _read_tokenizer(folder: Path) -> Tokenizer:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ModelError(f"no tokenizer.json in {folder}")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise ModelError(f"cannot read {path}: {error}") from error
+
+
 def _checked_vocabulary(folder: Path, tokenizer: Tokenizer) -> Vocabulary:
     vocabulary = build_vocabulary(tokenizer, eos_token_ids(folder, tokenizer))
     check_fits_model(vocabulary, model_vocab_size(folder))
@@ -202,7 +228,7 @@ def _sentencepiece(name: str) -> bytes:
     return name.replace(SPACE_MARK, " ").encode()
 
 
-@cache
+@functools.cache
 def _byte_of_character() -> dict[str, int]:
     """GPT-2's map (Radford et al. 2019): printable bytes are themselves, others move up by 256."""
     table = {}

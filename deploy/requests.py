@@ -183,9 +183,10 @@ def _output_tokens(budget: Budget, prompt: EncodedPrompt, max_context: int) -> i
     if budget.asked is None:
         return room if budget.default is None else min(budget.default, room)
     if budget.asked > room:
+        tokens, leave = ("token", "leaves") if len(prompt.token_ids) == 1 else ("tokens", "leave")
         raise context_exceeded(
-            f"{budget.field} is {budget.asked}, but {len(prompt.token_ids)} tokens of "
-            f"{budget.prompt_field} leave {room} of the model's context of {max_context}",
+            f"{budget.field} is {budget.asked}, but {len(prompt.token_ids)} {tokens} of "
+            f"{budget.prompt_field} {leave} {room} of the model's context of {max_context}",
             budget.field,
         )
     return budget.asked

@@ -10,21 +10,19 @@ Grammars are compiled on another thread: a large one holds up its own request an
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from actors.grammar import GrammarError, Grammars, Matcher
+from actors.grammar_compiler import GrammarCompiler
 from actors.logit_steps import Mask
 from actors.messages import NewRequest, Row
 from actors.tree import CONTEXT
 from actors.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
-
-_COMPILED = 64
-"""Grammars that are kept for other requests."""
 
 NodeMasks = Mapping[int, Mask]
 """By node of a row; none where nothing that counts can be drawn."""
@@ -39,10 +37,8 @@ class Constraints:
     """
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
-        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="compile")
+        self._compiler = GrammarCompiler(functools.partial(Grammars, vocabulary, vocab_size))
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="masks")
-        self._grammars = self._compiler.submit(Grammars, vocabulary, vocab_size)
-        self._compiled: OrderedDict[str, Future[Matcher]] = OrderedDict()
         # Each walk is moved by the worker alone.
         self._walks: dict[int, _Walk] = {}
 
@@ -56,19 +52,16 @@ class Constraints:
             self._drop(request_id)
         for request in new:
             if request.grammar:
-                self._walks[request.request_id] = _Walk(request, self._start_of(request.grammar))
+                self._walks[request.request_id] = _Walk(
+                    request, self._compiler.start_of(request.grammar)
+                )
 
     def _drop(self, request_id: int) -> None:
         """A grammar that nobody waits for any more need not be compiled."""
         walk = self._walks.pop(request_id, None)
         if walk is None or any(other.start is walk.start for other in self._walks.values()):
             return
-        if walk.start.cancel():
-            self._compiled = OrderedDict(
-                (source, start)
-                for source, start in self._compiled.items()
-                if start is not walk.start
-            )
+        self._compiler.give_up(walk.start)
 
     def wait(self, request_ids: Sequence[int], patience_s: float) -> set[int]:
         """Which of these requests' grammars are still being compiled.
@@ -98,18 +91,6 @@ class Constraints:
 
     def _with_walks(self, rows: Sequence[tuple[Row, Sequence[int]]]) -> list[_WalkedRow]:
         return [(self._walks[row.request_id], row, output) for row, output in rows]
-
-    def _start_of(self, source: str) -> Future[Matcher]:
-        """A matcher at the start of a grammar, when it is compiled; or GrammarError."""
-        if source not in self._compiled:
-            self._compiled[source] = self._compiler.submit(self._compile, source)
-            if len(self._compiled) > _COMPILED:
-                self._compiled.popitem(last=False)
-        self._compiled.move_to_end(source)
-        return self._compiled[source]
-
-    def _compile(self, source: str) -> Matcher:
-        return self._grammars.result().compile(source)
 
 
 def _masks(rows: Sequence[_WalkedRow]) -> dict[int, NodeMasks]:

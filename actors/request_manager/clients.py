@@ -55,7 +55,7 @@ class LLMClient:
         self._on_reply = on_reply
         self.descriptions: list[LLMDescription] = []
         self._waiting: dict[StepKey, asyncio.Future[StepReply | PeerError]] = {}
-        self._failure: PeerError | None = None
+        self._failure: asyncio.Future[PeerError] = self._loop.create_future()
         self._ranks = self._open(addresses)
 
     async def describe(self) -> LLMDescription:
@@ -93,6 +93,10 @@ class LLMClient:
             raise answer
         return answer
 
+    async def lost(self) -> PeerError:
+        """Wait until a stream breaks, as all do whose rank's process ends; returns why."""
+        return _copy(await asyncio.shield(self._failure))
+
     async def restore(self) -> None:
         """Drop the streams, have the ranks brought back, and reconnect.
 
@@ -101,7 +105,7 @@ class LLMClient:
         """
         await self.close()
         self._ranks = self._open(await self._respawn())
-        self._failure = None
+        self._failure = self._loop.create_future()
         await self.describe()
         self._require_streams()
 
@@ -124,8 +128,8 @@ class LLMClient:
         ]
 
     def _require_streams(self) -> None:
-        if self._failure is not None:
-            raise _copy(self._failure)
+        if self._failure.done():
+            raise _copy(self._failure.result())
 
     def _resolve(self, encoded: pb.StepReply) -> None:
         """Hand a reply to whoever waits for it; one that comes too late is dropped."""
@@ -142,7 +146,8 @@ class LLMClient:
             self._on_reply(rank, wire.decode_reply(encoded))
 
     def _fail(self, error: PeerError) -> None:
-        self._failure = self._failure or error
+        if not self._failure.done():
+            self._failure.set_result(error)
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_result(_copy(error))

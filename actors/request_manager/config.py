@@ -31,7 +31,7 @@ class SpeculationConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    drafters: tuple[str, ...] = ("prompt_lookup",)
+    drafters: tuple[str, ...] = ("grammar", "prompt_lookup")
     verification: str = "coupled"
     max_tree_nodes: Annotated[int, Field(ge=0, le=1023)] = 32
     max_depth: Annotated[int, Field(ge=1, le=64)] = 12

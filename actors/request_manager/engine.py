@@ -114,6 +114,7 @@ class Engine:
             asyncio.create_task(self._run_group(group), name=f"group-{group}")
             for group in range(len(self._work))
         ]
+        self._tasks.append(asyncio.create_task(self._watch(), name="watch"))
 
     async def stop(self) -> None:
         """End every request with an error, and the loop."""
@@ -322,6 +323,13 @@ class Engine:
             request.first_token_s = self._clock()
 
     # ------------------------------------------------------------ failures
+
+    async def _watch(self) -> None:
+        """See to the loss of an LLM that no step would notice, for none is in flight."""
+        while True:
+            await self._healthy.wait()
+            epoch = self._composer.epoch
+            await self._recover(epoch, await self._llm.lost())
 
     async def _recover(self, epoch: int, error: Exception) -> None:
         """Start a new epoch after a step was lost, and bring the ranks back."""

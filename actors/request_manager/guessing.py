@@ -10,7 +10,7 @@ from actors.request_manager.budget import BUDGETS, Acceptance
 from actors.request_manager.config import SpeculationConfig
 from actors.request_manager.draft_gain import share_of
 from actors.request_manager.drafter_worth import StepOutcome
-from actors.request_manager.drafters import DRAFTERS
+from actors.request_manager.drafters import DRAFTERS, GRAMMAR
 from actors.request_manager.drafting import Drafting, DraftsByRequest, draft_task
 from actors.request_manager.merge import MergedTree, merge
 from actors.request_manager.ports import Drafter, DraftTask
@@ -80,11 +80,12 @@ class Guessing:
         considered = {
             name
             for name in self._names
-            if any(task.allows(name) for task in tasks)
-            and self._budget.considers(name, num_draws, samples)
+            if any(_concerns(name, task) for task in tasks)
+            and self._considers(name, num_draws, samples)
         }
         free = await self._drafting.ask(
-            tasks, lambda name, task: name in considered and name in DRAFTERS
+            tasks,
+            lambda name, task: name in considered and name in DRAFTERS and _concerns(name, task),
         )
         trees, faults = self._merge(tasks, free)
         promises = {request_id: tree.promise for request_id, tree in trees.items()}
@@ -135,6 +136,10 @@ class Guessing:
         """A request is over."""
         self._drafting.forget(request_id)
 
+    def _considers(self, name: str, num_draws: int, samples: bool) -> bool:
+        """Grammars take no time to speak of, and their drafts are judged one by one: no trials."""
+        return name == GRAMMAR or self._budget.considers(name, num_draws, samples)
+
     def _merge(
         self, tasks: Sequence[DraftTask], drafts: DraftsByRequest
     ) -> tuple[dict[int, MergedTree], list[tuple[str, str]]]:
@@ -148,6 +153,11 @@ class Guessing:
                 faults.extend(rejected.items())
                 trees[task.request_id] = merged.cut(task.max_nodes, task.max_depth)
         return trees, faults
+
+
+def _concerns(name: str, task: DraftTask) -> bool:
+    """True if a drafter may have something to say of a request."""
+    return task.allows(name) and (name != GRAMMAR or bool(task.grammar))
 
 
 def _joined(first: DraftsByRequest, second: DraftsByRequest) -> DraftsByRequest:

@@ -5,10 +5,11 @@ Real parts and fakes implement the same protocols and pass the same contract tes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from actors.errors import PeerError
 from actors.messages import LLMDescription, StepMessage, StepReply
 from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.generation import FinishReason
@@ -29,8 +30,11 @@ class LLM(Protocol):
             PeerError: the step's outcome is unknown; the epoch is lost.
         """
 
+    async def lost(self) -> PeerError:
+        """Wait until the ranks are lost, whether or not a step is in flight; returns why."""
+
     async def restore(self) -> None:
-        """Bring the ranks back after a PeerError; returns when they take a new epoch.
+        """Bring the ranks back after they were lost; returns when they take a new epoch.
 
         Raises:
             PeerError: they cannot be brought back.
@@ -51,6 +55,7 @@ class DraftTask:
         banned_early: token ids that cannot be drawn before `sampling.min_tokens` output tokens.
         least_probability: nodes that are accepted with a lower one are of no use.
         tokens_per_s: what all requests together commit: what a drafter's time is worth.
+        grammar: what the output must follow, if anything.
     """
 
     request_id: int
@@ -63,10 +68,15 @@ class DraftTask:
     banned_early: tuple[int, ...] = ()
     least_probability: float = 0.0
     tokens_per_s: float = 0.0
+    grammar: str = ""
 
     def allows(self, drafter: str) -> bool:
         """True if the request lets a drafter, by name, be asked."""
         return self.drafters is None or drafter in self.drafters
+
+
+Encode = Callable[[str], Sequence[int]]
+"""From a text to the tokens that the LLM would rather say it in, behind other text."""
 
 
 @dataclass(frozen=True)

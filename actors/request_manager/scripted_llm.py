@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from actors.errors import PeerUnavailable, ProtocolError, StaleEpoch
+from actors.errors import PeerError, PeerUnavailable, ProtocolError, StaleEpoch
 from actors.messages import (
     LLMDescription,
     NewRequest,
@@ -64,8 +64,8 @@ class ScriptedLLM:
     Attributes:
         messages: every step message so far.
         fail_at: calls of `step` (from 0, over all epochs) at which the ranks die.
-        num_deaths, num_restores: how often they died by `fail_at`, and came back for any reason:
-            where the latter is more, a step was refused or went wrong.
+        num_deaths, num_restores: how often they died by `fail_at` or `die`, and came back for any
+            reason: where the latter is more, a step was refused or went wrong.
         hold: if set, every step waits for this event.
         blocks_after_restore: blocks that the ranks come back with; None for as many as before.
     """
@@ -101,7 +101,7 @@ class ScriptedLLM:
         self.num_deaths = 0
         self.num_restores = 0
         self._num_calls = 0
-        self._dead = False
+        self._death = asyncio.Event()
         self._epoch = -1
         self._next_step = 0
         self._reset()
@@ -112,9 +112,8 @@ class ScriptedLLM:
     async def step(self, message: StepMessage) -> StepReply:
         """Run the script over one step; refuses what a rank would refuse."""
         self._num_calls += 1
-        if self._dead or self._num_calls - 1 in self.fail_at:
-            self.num_deaths += not self._dead
-            self._dead = True
+        if self._death.is_set() or self._num_calls - 1 in self.fail_at:
+            self.die()
             raise PeerUnavailable("the scripted LLM is dead")
         self.messages.append(message)
         self._enter(message)
@@ -126,9 +125,18 @@ class ScriptedLLM:
         with_outputs = tuple(result for result in results if result.drawn_ids)
         return StepReply(message.epoch, message.step_id, with_outputs, forward_s=1e-3)
 
+    async def lost(self) -> PeerError:
+        await self._death.wait()
+        return PeerUnavailable("the scripted LLM is dead")
+
+    def die(self) -> None:
+        """The ranks' processes end, whatever they are at."""
+        self.num_deaths += not self._death.is_set()
+        self._death.set()
+
     async def restore(self) -> None:
         self.num_restores += 1
-        self._dead = False
+        self._death.clear()
         self._reset()
         if self.blocks_after_restore is not None:
             self._description = replace(self._description, num_kv_blocks=self.blocks_after_restore)

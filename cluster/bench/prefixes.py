@@ -26,6 +26,7 @@ import torch
 from prometheus_client import CollectorRegistry
 
 from actors.decoder.kv_cache import num_blocks_for
+from actors.errors import PeerError
 from actors.llm.loading import DTYPES, LoadedModel, load_model
 from actors.llm.rank import Rank
 from actors.messages import LLMDescription, StepMessage, StepReply
@@ -54,6 +55,10 @@ class LocalLLM:
     async def step(self, message: StepMessage) -> StepReply:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._rank.step, message)
+
+    async def lost(self) -> PeerError:
+        await asyncio.Event().wait()
+        raise AssertionError("nothing dies here")
 
     async def restore(self) -> None:
         """Nothing to do: whoever ends this process ends the rank."""

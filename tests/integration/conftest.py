@@ -89,7 +89,7 @@ def server(smollm2_path: Path, draft_path: Path) -> Iterator[Server]:
     content = yaml.safe_load(CONFIG.read_text())
     content["api"] = {"port": free_port()}
     content["ssms"] = [{"path": str(draft_path), "max_nodes": 3}]
-    content["speculation"] |= {"drafters": ["ssm", "prompt_lookup"], "budget": "fixed"}
+    content["speculation"] |= {"drafters": ["ssm", "grammar", "prompt_lookup"], "budget": "fixed"}
     config = parse_config(yaml.safe_dump(content))
     prepare_environment()
     ray_api.prepare_environment()

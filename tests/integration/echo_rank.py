@@ -51,7 +51,10 @@ class EchoRank:
             self.resume.wait(PATIENCE_S)
         if message.group == BREAK_GROUP:
             raise ZeroDivisionError("no such thing")
-        results = (RowResult(row.request_id, row.tree.token_ids) for row in message.rows)
+        results = (
+            RowResult(row.request_id, row.tree.token_ids[row.first_output :])
+            for row in message.rows
+        )
         return StepReply(message.epoch, message.step_id, tuple(results))
 
 
@@ -92,5 +95,6 @@ def process() -> Iterator[tuple[BaseProcess, str]]:
 
 
 def serve_until_killed(parent: Connection) -> None:
-    parent.send(LLMActor(EchoRank).start())
+    actor = LLMActor(EchoRank)  # a server ends with the last reference to it
+    parent.send(actor.start())
     threading.Event().wait()

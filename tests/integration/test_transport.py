@@ -24,6 +24,8 @@ from actors.errors import PeerError, PeerTimeout, PeerUnavailable, ProtocolError
 from actors.llm.actor import LLMActor
 from actors.messages import RowResult, StepReply
 from actors.request_manager.clients import LLMClient
+from tests.unit.near_rank import ask, engine_over
+from tests.unit.request_manager.house import Watcher, collect
 
 pytestmark = pytest.mark.integration
 
@@ -165,6 +167,44 @@ async def test_a_killed_rank_fails_every_step_in_flight(rank: EchoRank, address:
             rank.resume.set()
             await client.restore()
             assert (await client.step(step(0, epoch=2))).epoch == 2
+
+
+async def test_a_rank_that_dies_while_nothing_runs_is_told_of(address: str) -> None:
+    with process() as (child, last_address):
+        async with connected(address, last_address, respawned=(address,)) as client:
+            await client.step(step(0))
+            lost = asyncio.create_task(client.lost())
+            done, _ = await asyncio.wait({lost}, timeout=0.1)
+            assert not done
+            child.kill()
+            error = await asyncio.wait_for(lost, PATIENCE_S)
+            assert type(error) is PeerUnavailable and last_address in str(error)
+            await client.restore()
+            again = asyncio.create_task(client.lost())
+            assert (await client.step(step(0, epoch=2))).epoch == 2
+            assert not again.done()
+            again.cancel()
+
+
+async def test_an_engine_without_work_brings_a_dead_rank_back(address: str) -> None:
+    with process() as (child, dying_address):
+        async with (
+            connected(dying_address, respawned=(address,)) as client,
+            engine_over(client, Watcher()) as engine,
+        ):
+            before = await collect(engine, ask([5, 6, 7], 3))
+            restored = asyncio.Event()
+            restore = client.restore
+
+            async def noted() -> None:
+                await restore()
+                restored.set()
+
+            client.restore = noted  # type: ignore[method-assign]
+            child.kill()
+            await asyncio.wait_for(restored.wait(), PATIENCE_S)
+            after = await collect(engine, ask([5, 6, 7], 3))
+            assert after.token_ids == before.token_ids == (7, 7, 7)
 
 
 async def test_a_server_that_stops_is_unavailable(rank: EchoRank) -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import torch
 
+from actors.errors import PeerError
 from actors.llm.loading import LoadedModel, wrap
 from actors.llm.rank import Rank
 from actors.messages import LLMDescription, StepMessage, StepReply
@@ -15,7 +16,7 @@ from actors.request_manager.config import SchedulerConfig, SpeculationConfig
 from actors.request_manager.drafters.prompt_lookup import PromptLookup
 from actors.request_manager.engine import Engine
 from actors.request_manager.generation import GenerationEvent, GenerationRequest, StopConditions
-from actors.request_manager.ports import LLM
+from actors.request_manager.ports import LLM, Drafter
 from actors.sampling import SamplingParams
 from actors.vocabulary import Vocabulary
 from tests.unit.llm.tiny_models import VOCAB_SIZE, tiny_model
@@ -42,20 +43,29 @@ class NearRank:
         await asyncio.sleep(0)
         return self._rank.step(message)
 
+    async def lost(self) -> PeerError:
+        await asyncio.Event().wait()
+        raise AssertionError("nothing dies here")
+
     async def restore(self) -> None:
         raise AssertionError("nothing dies here")
 
 
 @asynccontextmanager
 async def engine_on(
-    num_blocks: int = 64, max_batch_tokens: int = 32, vocabulary: Vocabulary = NO_EOS
+    num_blocks: int = 64,
+    max_batch_tokens: int = 32,
+    vocabulary: Vocabulary = NO_EOS,
+    drafters: Sequence[Drafter] = (),
 ) -> AsyncIterator[Engine]:
     """A running engine over a tiny model of random weights, in float64."""
     loaded = LoadedModel(
         wrap(tiny_model("llama-yarn")), torch.float64, torch.device("cpu"), 256, 0, "none"
     )
     llm = NearRank(Rank(loaded, "tiny", num_blocks, 4, vocabulary))
-    async with engine_over(llm, Watcher(), max_batch_tokens, vocabulary) as engine:
+    async with engine_over(
+        llm, Watcher(), max_batch_tokens, vocabulary, drafters=drafters
+    ) as engine:
         yield engine
 
 
@@ -66,17 +76,24 @@ async def engine_over(
     max_batch_tokens: int = 32,
     vocabulary: Vocabulary = NO_EOS,
     num_groups: int = 1,
+    drafters: Sequence[Drafter] = (),
 ) -> AsyncIterator[Engine]:
-    """A running engine that drafts by prompt lookup."""
+    """A running engine that drafts by prompt lookup, or as it is told."""
     engine = Engine(
         llm,
         await llm.describe(),
         vocabulary,
-        SpeculationConfig(budget="fixed", max_tree_nodes=12, max_depth=5, draft_deadline_ms=1e5),
+        SpeculationConfig(
+            drafters=tuple(one.name for one in drafters) or ("prompt_lookup",),
+            budget="fixed",
+            max_tree_nodes=12,
+            max_depth=5,
+            draft_deadline_ms=1e5,
+        ),
         SchedulerConfig(
             max_batch_tokens=max_batch_tokens, max_queued_requests=3000, kv_block_tokens=4
         ),
-        [PromptLookup()],
+        drafters or [PromptLookup()],
         watcher,
         num_groups=num_groups,
     )

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import threading
+from concurrent import futures
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,9 @@ from actors.grammar import (
     grammar_of_schema,
 )
 from actors.llm import rank
-from actors.request_manager.budget import Acceptance
+from actors.request_manager.budget import Acceptance, FixedBudget
+from actors.request_manager.drafters.grammar import GrammarDrafter
+from actors.request_manager.drafters.prompt_lookup import PromptLookup
 from actors.request_manager.generation import FinishReason, SpeculationOptions
 from actors.request_manager.outbox import Outbox
 from actors.sampling import SamplingParams
@@ -72,9 +75,9 @@ def asked(grammar: str, sampling: SamplingParams, max_tokens: int = 100, **more)
     ]
 
 
-async def on_and_off(requests, num_blocks=64):
+async def on_and_off(requests, num_blocks=64, drafters=()):
     """The answers, once each was found to be the same with speculation and without."""
-    async with engine_on(num_blocks, vocabulary=VOCABULARY) as engine:
+    async with engine_on(num_blocks, vocabulary=VOCABULARY, drafters=drafters) as engine:
         on = await answers(engine, requests)
         off = await answers(engine, [replace(request, speculation=OFF) for request in requests])
     for one, other in zip(on, off, strict=True):
@@ -138,6 +141,58 @@ async def test_some_drafts_are_accepted_and_forbidden_ones_are_not():
     for answer in found:
         if answer.finish_reason is FinishReason.STOP:
             assert isinstance(json.loads(decode(answer.token_ids)), dict)
+
+
+class _Grammars(GrammarDrafter):
+    """One that has its grammars at once, so that a short output sees its drafts."""
+
+    async def draft(self, tasks):
+        await super().draft(tasks)
+        starts = [walk.start for walk in self._walks.values()]
+        await asyncio.to_thread(futures.wait, starts, 20.0)
+        return await super().draft(tasks)
+
+
+@pytest.mark.parametrize("num_blocks", [128, 40])
+@pytest.mark.parametrize("sampling", STEPS)
+@pytest.mark.parametrize("with_lookup", [False, True])
+async def test_drafts_of_the_grammar_change_no_text(sampling, num_blocks, with_lookup):
+    """Alone in the cache, and with so few blocks that requests are preempted."""
+    grammars = _Grammars(VOCABULARY, encode)
+    drafters = [grammars, *([PromptLookup()] if with_lookup else [])]
+    requests = asked(grammar_of_schema(SCHEMA, "schema"), sampling)
+    found = await on_and_off(requests, num_blocks, drafters=drafters)
+    assert sum(answer.stats.num_accepted_draft_tokens for answer in found) > 5
+    assert not grammars._walks
+
+
+@pytest.mark.parametrize(
+    "wish", [OFF, SpeculationOptions(drafters=("prompt_lookup",)), SpeculationOptions(max_nodes=0)]
+)
+async def test_drafts_of_the_grammar_can_be_switched_off(wish):
+    grammars = _Grammars(VOCABULARY, encode)
+    requests = asked(grammar_of_schema(SCHEMA, "schema"), STEPS[0], 20, speculation=wish)
+    async with engine_on(vocabulary=VOCABULARY, drafters=[grammars, PromptLookup()]) as engine:
+        grammars.draft = None
+        assert all(answer.token_ids for answer in await answers(engine, requests))
+
+
+async def test_drafts_of_the_grammar_are_not_on_trial(monkeypatch):
+    """Other drafters are left out for a while now and then, to see what they are worth."""
+    monkeypatch.setattr(FixedBudget, "considers", lambda self, *args: False)
+    drafters = [_Grammars(VOCABULARY, encode), PromptLookup()]
+    requests = asked(grammar_of_schema(SCHEMA, "schema"), STEPS[0])
+    monkeypatch.setattr(drafters[1], "draft", None)
+    found = await on_and_off(requests, drafters=drafters)
+    assert sum(answer.stats.num_accepted_draft_tokens for answer in found) > 5
+
+
+async def test_requests_without_a_grammar_are_not_asked_about():
+    grammars = _Grammars(VOCABULARY, encode)
+    async with engine_on(vocabulary=VOCABULARY, drafters=[grammars]) as engine:
+        grammars.draft = None
+        [answer] = await answers(engine, [ask(encode("ab"), 5)])
+    assert len(answer.token_ids) == 5
 
 
 @pytest.mark.parametrize("cut", [1, 6, 15])

@@ -16,6 +16,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from actors.paths import cache_root
@@ -34,7 +35,9 @@ _SOURCES = (
     "tiles.h",
     "vectors.h",
 )
-_FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared")
+_FAST_HERE = ("-O3", "-march=native")
+# No vector crosses the library's border, so that it does not matter how vectors are passed.
+_FLAGS = ("-std=c++17", "-fopenmp", "-fPIC", "-shared", "-Wno-psabi")
 _COMPILE_TIMEOUT_S = 120.0
 
 
@@ -59,6 +62,16 @@ def native_library() -> ctypes.CDLL | None:
         return None
 
 
+def compile_kernels(compiler: str, library: Path, flags: Sequence[str] = _FAST_HERE) -> None:
+    """Compile the kernels into a library, by default for this CPU.
+
+    Raises:
+        SubprocessError: the compiler fails, or takes too long.
+    """
+    command = [compiler, *_FLAGS, *flags, "-o", str(library), str(_FOLDER / "kernels.cpp")]
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S)
+
+
 def _built(compiler: str) -> Path:
     """The library's file, compiled if it is not there yet; safe under several starters at once."""
     target = cache_root() / "native" / f"kernels-{_fingerprint(compiler)}.so"
@@ -66,10 +79,7 @@ def _built(compiler: str) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             library = Path(folder) / "kernels.so"
-            command = [compiler, *_FLAGS, "-o", str(library), str(_FOLDER / "kernels.cpp")]
-            subprocess.run(
-                command, check=True, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S
-            )
+            compile_kernels(compiler, library)
             library.replace(target)
     return target
 
@@ -78,7 +88,7 @@ def _fingerprint(compiler: str) -> str:
     version = subprocess.run(
         [compiler, "--version"], check=True, capture_output=True, text=True, timeout=30.0
     ).stdout
-    digest = hashlib.sha256("\0".join((version, *_FLAGS, _cpu())).encode())
+    digest = hashlib.sha256("\0".join((version, *_FLAGS, *_FAST_HERE, _cpu())).encode())
     for name in _SOURCES:
         digest.update((_FOLDER / name).read_bytes())
     return digest.hexdigest()[:16]

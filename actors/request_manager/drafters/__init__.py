@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from actors.request_manager.drafters.grammar import GrammarDrafter
 from actors.request_manager.drafters.prompt_lookup import PromptLookup
-from actors.request_manager.ports import Drafter
+from actors.request_manager.ports import Drafter, Encode
+from actors.vocabulary import Vocabulary
 
-DRAFTERS: dict[str, Callable[[], Drafter]] = {PromptLookup.name: PromptLookup}
+DRAFTERS: dict[str, Callable[[Vocabulary, Encode], Drafter]] = {
+    GrammarDrafter.name: GrammarDrafter,
+    PromptLookup.name: lambda vocabulary, encode: PromptLookup(),
+}
+
+GRAMMAR = GrammarDrafter.name
+"""The drafter that has nothing to say but of requests with a grammar."""
 
 SSM = "ssm"
 """The drafter that needs draft models, the configuration's `ssms`."""

@@ -23,7 +23,7 @@ def test_the_defaults_are_those_of_a_first_run() -> None:
     config = parse_config("{}")
     assert config == Config()
     assert config.model.path == "smollm2-135m-instruct"
-    assert config.speculation.drafters == ("prompt_lookup",)
+    assert config.speculation.drafters == ("grammar", "prompt_lookup")
     assert config.speculation.verification == "coupled"
     assert config.ssms == ()
     assert (config.api.host, config.api.port) == ("127.0.0.1", 8000)

@@ -67,6 +67,24 @@ def test_tokens_give_back_the_text(make: Any, text: str, tmp_path: Path) -> None
     assert vocabulary.text_bytes(ids).removeprefix(b" ") == text.encode()
 
 
+@pytest.mark.parametrize("make", [byte_level, sentencepiece])
+@pytest.mark.parametrize("text", ["the", " the", 'x": the', "\n the", ", the\n", "na\u00efve"])
+def test_text_behind_text_has_no_space_before_it(make: Any, text: str, tmp_path: Path) -> None:
+    folder = save(tmp_path, make())
+    vocabulary = subject.load_vocabulary(folder)
+    ids = subject.load_encoder(folder, vocabulary)(text)
+    assert vocabulary.text_bytes(ids) == text.encode()
+
+
+def test_text_that_the_tokenizer_changes_has_no_tokens(tmp_path: Path) -> None:
+    tokenizer = byte_level()
+    tokenizer.normalizer = normalizers.Lowercase()
+    folder = save(tmp_path, byte_level())
+    vocabulary = subject.load_vocabulary(folder)
+    assert subject.encode_behind_text(tokenizer, vocabulary, "The") == ()
+    assert subject.encode_behind_text(tokenizer, vocabulary, "the") != ()
+
+
 def test_a_space_mark_is_a_space_and_a_byte_token_a_byte(tmp_path: Path) -> None:
     tokenizer = sentencepiece()
     vocabulary = subject.load_vocabulary(save(tmp_path, tokenizer))

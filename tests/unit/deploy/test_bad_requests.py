@@ -226,6 +226,17 @@ async def test_what_is_no_number_is_refused_by_name(serve, endpoint, name, liter
     assert served.backend.requests == []
 
 
+@pytest.mark.parametrize(
+    ("prompt", "told"),
+    [([5], "1 token of prompt leaves 199 of"), ([5, 6], "2 tokens of prompt leave 198 of")],
+)
+async def test_an_output_too_long_is_told_what_room_there_is(serve, prompt, told):
+    response = await serve().post("/v1/completions", {"prompt": prompt, "max_tokens": 200})
+    error = assert_error(response, 400, "max_tokens")
+    assert told in error["message"]
+    assert error["code"] == "context_length_exceeded"
+
+
 async def test_the_first_mistake_in_the_body_is_named(serve):
     served = serve()
     response = await served.post("/v1/completions", {"top_p": "x", "prompt": 5, "temperature": "x"})

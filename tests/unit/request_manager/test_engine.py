@@ -312,7 +312,7 @@ async def test_a_loop_that_has_ended_is_noticed() -> None:
     async with house as engine:
         await collect(engine, ask())
         engine.require_running()
-        (task,) = engine._tasks
+        task, _ = engine._tasks
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         with pytest.raises(UnavailableError, match="loop has ended"):
