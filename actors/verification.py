@@ -9,6 +9,7 @@ that float32 holds, so they arrive as the numbers that were drawn from.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.errors import ProtocolError
+from actors.tree import CONTEXT
 
 Probabilities = npt.NDArray[np.float64]
 
@@ -39,6 +41,16 @@ class Rule(StrEnum):
     """k-sequential selection (SpecTr)."""
     TYPICAL = "typical"
     """Any draft that is probable enough (Medusa). Changes the distribution."""
+
+    @property
+    def weighs_draws(self) -> bool:
+        """True if drafts are weighed against what they were drawn from.
+
+        Then it must not depend on what is drawn below a node whether the node stays in the tree:
+        if it goes, its own next token comes about in another way, at the next step. So trees are
+        cut level by level, and what a level keeps does not depend on those below it.
+        """
+        return self in (Rule.MSS, Rule.SPECTR)
 
 
 @dataclass(frozen=True)
@@ -88,4 +100,23 @@ class Draws:
 
 def normalized(weights: Probabilities) -> Probabilities:
     """In proportion, summing to 1."""
-    return np.divide(weights, weights.sum())
+    shares: Probabilities = weights / weights.sum()
+    return shares
+
+
+@dataclass(frozen=True)
+class NodeDraws:
+    """What one draft model drew below one node of a tree.
+
+    Attributes:
+        node: its index; `CONTEXT` is what the tree hangs off.
+    """
+
+    node: int
+    draws: Draws
+
+
+def restricted_draws(draws: Iterable[NodeDraws], nodes: Sequence[int]) -> tuple[NodeDraws, ...]:
+    """Those below `nodes`, which are all that is left of a tree, and below the context."""
+    places = {CONTEXT: CONTEXT} | {node: place for place, node in enumerate(nodes)}
+    return tuple(NodeDraws(places[one.node], one.draws) for one in draws if one.node in places)

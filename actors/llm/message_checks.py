@@ -31,6 +31,10 @@ def check_message(message: StepMessage, description: LLMDescription) -> None:
             raise ProtocolError(f"request {row.request_id} has no node {row.first_output}")
         if row.scored_ids and len(row.scored_ids) > row.num_outputs:
             raise ProtocolError(f"request {row.request_id} scores more tokens than it has outputs")
+        for one in row.draws:
+            _check_ids(row.request_id, one.draws.support_ids, description)
+            if not 0 <= one.node < len(row.tree):
+                raise ProtocolError(f"request {row.request_id} has draws at no node")
 
 
 def _check_ids(request_id: int, ids: Sequence[int], description: LLMDescription) -> None:

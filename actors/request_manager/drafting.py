@@ -105,4 +105,5 @@ def draft_task(turn: Turn, config: SpeculationConfig, bar: Bar) -> DraftTask | N
         tokens_per_s=bar.tokens_per_s,
         drafters=wishes.drafters,
         banned_early=request.banned_early,
+        verification=request.verification,
     )

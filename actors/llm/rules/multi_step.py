@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from actors.errors import ProtocolError
 from actors.llm.rules.plan import Below, Plan, Try
 from actors.verification import Probabilities, normalized
 
 
 class MultiStep:
-    """The rule `mss`. A draft model's drafts are distinct."""
+    """The rule `mss`. Raises ProtocolError if the drafts of one model are not distinct."""
 
     def plan(self, target: Probabilities, below: Below) -> Plan:
         tries: list[Try] = []
@@ -30,6 +31,8 @@ class MultiStep:
             left = drawn.probabilities.copy()
             for token in drawn.token_ids:
                 share, place = normalized(left), drawn.places[token]
+                if not left[place]:
+                    raise ProtocolError(f"token {token} was drawn twice without replacement")
                 acceptance = min(1.0, float(rest[token] / share[place]))
                 tries.append(Try(token, acceptance))
                 if acceptance == 1.0:

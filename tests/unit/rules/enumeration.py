@@ -12,9 +12,9 @@ from itertools import product
 import numpy as np
 
 from actors.llm.rules.plan import Below, Plan
-from actors.request_manager.verify import VERIFICATION_RULES
+from actors.request_manager.verify import verify
 from actors.tree import TokenTree
-from actors.verification import Draws, Rule
+from actors.verification import Draws
 
 Planner = Callable[[np.ndarray, Below], Plan]
 Drawn = Iterator[tuple[tuple[int, ...], float]]
@@ -143,7 +143,7 @@ def _walked(tree: TokenTree, nodes: Sequence[np.ndarray], targets: np.ndarray) -
     output = np.zeros((size, size))
     for drawn in product(range(size), repeat=len(nodes)):
         chance = float(np.prod([node[token] for node, token in zip(nodes, drawn, strict=True)]))
-        tokens = VERIFICATION_RULES[Rule.COUPLED].verify(tree, drawn).token_ids
+        tokens = verify(tree, drawn).token_ids
         if len(tokens) == 1:
             output[tokens[0]] += chance * targets[tokens[0]]
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -9,19 +11,20 @@ import torch
 from actors.logit_steps import Occurrences, adjusted, kept_ids
 from actors.noise import NoiseSource
 from actors.sampling import SamplingParams
-from actors.ssm.candidates import CandidateRanker, DrawRules, Family, Parent
+from actors.ssm.candidates import CandidateRanker, DrawRules, Parent
 
 VOCAB = 400
 CUT = torch.arange(0, VOCAB, 2)
+Children = Sequence[tuple[int, float]]
 LOGITS = torch.randn(len(CUT), generator=torch.Generator().manual_seed(1)) * 3
 
 
 def children(
     sampling: SamplingParams, count: int = 5, position: int = 9, rules: DrawRules | None = None
-) -> Family:
+) -> Children:
     ranker = CandidateRanker(CUT, VOCAB, NoiseSource(VOCAB, CUT.numpy()))
     parent = Parent(rules or DrawRules(sampling), position, count)
-    return ranker.children([parent], LOGITS.clone()[None])[0]
+    return ranker.families([parent], LOGITS.clone()[None])[0].children
 
 
 def whole(logits: torch.Tensor = LOGITS) -> np.ndarray:
@@ -93,7 +96,7 @@ def test_bias_and_penalties_are_the_llms(path: tuple[int, ...]) -> None:
     rules = DrawRules(sampling, 3, occurrences=occurrences)
     ranker = CandidateRanker(CUT, VOCAB, NoiseSource(VOCAB, CUT.numpy()))
     parent = Parent(rules, len(text) + len(path), 5, path)
-    found = ranker.children([parent], LOGITS.clone()[None])[0]
+    found = ranker.families([parent], LOGITS.clone()[None])[0].children
     after = Occurrences.none(VOCAB)
     after.add(0, [*text, *path], 3)
     expected = torch.from_numpy(adjusted(whole(), sampling, after)).softmax(-1).topk(5)
@@ -107,7 +110,7 @@ def test_parents_side_by_side_get_what_each_would_alone() -> None:
     parents = [Parent(rule, 5, count) for rule, count in zip(rules, [3, 5, 1], strict=True)]
     ranker = CandidateRanker(CUT, VOCAB, NoiseSource(VOCAB, CUT.numpy()))
     logits = torch.stack([LOGITS, LOGITS.flip(0), LOGITS * 0.5])
-    together = ranker.children(parents, logits.clone())
-    alone = [ranker.children([parents[i]], logits[i : i + 1].clone())[0] for i in range(3)]
+    together = ranker.families(parents, logits.clone())
+    alone = [ranker.families([parents[i]], logits[i : i + 1].clone())[0] for i in range(3)]
     assert together == alone
-    assert [len(family) for family in together] == [3, 5, 1]
+    assert [len(family.children) for family in together] == [3, 5, 1]

@@ -53,7 +53,7 @@ def test_best_first_keeps_the_best_paths_of_all(max_nodes: int, max_depth: int) 
     ]
     best = sorted(every, key=path_score, reverse=True)[:max_nodes]
     growth, expanded = grow(BestFirst(BRANCHING), max_nodes, max_depth)
-    tree, scores = growth.result()
+    tree, scores, _ = growth.result()
     assert {tree.path_tokens(node) for node in range(len(tree))} == set(best)
     assert len(scores) == len(tree)
     assert expanded < 1 + max_nodes * max_depth
@@ -66,20 +66,20 @@ def test_what_is_of_no_use_is_neither_kept_nor_expanded(least: float) -> None:
         path for path in map(whole.result()[0].path_tokens, range(16)) if path_score(path) >= least
     }
     growth, expanded = grow(BestFirst(BRANCHING), 16, 4, least)
-    tree, _ = growth.result()
+    tree, _, _ = growth.result()
     assert {tree.path_tokens(node) for node in range(len(tree))} == useful
     assert expanded < all_expanded if least > 0.1 else expanded <= all_expanded
 
 
 def test_scores_are_those_of_the_nodes() -> None:
-    tree, scores = grow(BestFirst(BRANCHING), 9, 4)[0].result()
+    tree, scores, _ = grow(BestFirst(BRANCHING), 9, 4)[0].result()
     for node, score in enumerate(scores):
         path = tree.path_tokens(node)
         assert score == dict(family(path[:-1], BRANCHING))[path[-1]]
 
 
 def test_static_widths_give_their_product() -> None:
-    tree, _ = grow(Static((3, 2, 1)), 64, 10)[0].result()
+    tree, _, _ = grow(Static((3, 2, 1)), 64, 10)[0].result()
     assert [tree.depths.count(depth) for depth in range(4)] == [3, 6, 6, 0]
 
 
