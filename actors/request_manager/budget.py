@@ -138,11 +138,12 @@ class Bar(NamedTuple):
 class Budget(Protocol):
     """Decides who is asked for drafts, and which draft nodes a step carries."""
 
-    def considers(self, drafter: str, num_draws: int) -> bool:
+    def considers(self, drafter: str, num_draws: int, samples: bool) -> bool:
         """False if a drafter's answers are not worth waiting for, whatever the texts.
 
         Args:
             num_draws: requests, with a tree or without, that get a token from the step anyway.
+            samples: whether most of them sample.
         """
 
     def asks(self, drafter: str, promises: Mapping[int, float], num_draws: int) -> set[int]:
@@ -178,7 +179,7 @@ class Budget(Protocol):
 class FixedBudget:
     """Takes whatever the drafters bring, the most probable nodes first, while there is room."""
 
-    def considers(self, drafter: str, num_draws: int) -> bool:
+    def considers(self, drafter: str, num_draws: int, samples: bool) -> bool:
         return True
 
     def asks(self, drafter: str, promises: Mapping[int, float], num_draws: int) -> set[int]:
@@ -215,8 +216,8 @@ class AdaptiveBudget:
         self._beside_s = 0.0  # what a step takes beside the LLM, drafting included
         self._rates: defaultdict[int, Rate] = defaultdict(Rate)  # by size of batch
 
-    def considers(self, drafter: str, num_draws: int) -> bool:
-        return self._worth.pays(drafter, num_draws)
+    def considers(self, drafter: str, num_draws: int, samples: bool) -> bool:
+        return self._worth.pays(drafter, num_draws, samples)
 
     def asks(self, drafter: str, promises: Mapping[int, float], num_draws: int) -> set[int]:
         if num_draws == 1:

@@ -1,25 +1,32 @@
 """Whether a drafter earns the time that asking it takes: tokens per second with it and without.
 
 Steps with the drafter and steps without it are two arms. The better one runs for long, the other
-one is tried for a few steps in between, so that both are measured on the same machine and the same
-texts; the longer an arm has won, the rarer the trials. What a model of costs would miss counts too:
-a draft model that works through prompts, or takes caches and cores from the LLM. Judged apart for
-each size of batch, as a busy LLM makes guesses dearer.
+one is tried in between, so that both are measured on the same machine and the same texts; the
+longer an arm has won, the rarer the trials. A trial is short where the difference is plain, and
+goes on where it is not: it costs little there. What a model of costs would miss counts too: a draft
+model that works through prompts, or takes caches and cores from the LLM. Judged apart for each size
+of batch, as a busy LLM makes guesses dearer, and for greedy and sampled draws, as these are harder
+to guess.
 
 Counts steps only; the same steps give the same decisions.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-FORGET = 1 / 64
+FORGET = 1 / 256
 """Weight of a new step in an arm's averages."""
-TRIAL_STEPS = 16
+TIE = 0.03
+"""Arms that differ by less cannot be told apart; the drafter is asked then, for fewer LLM steps."""
+TRIAL_STEPS, LONGEST_TRIAL = 16, 256
 FIRST_RUN, LONGEST_RUN = 128, 1024
 """Steps between trials."""
+DOUBT = 2.0
+"""Standard errors within which a difference is not plain."""
 MAX_CATCH_UP_STEPS = 64
 """After a pause a draft model has texts to catch up with; so many steps without a tree of its own
 are not held against it."""
@@ -34,6 +41,7 @@ class StepOutcome:
         num_tokens: of the step's batch.
         num_draft_nodes: of these.
         num_committed: output tokens that it brought.
+        samples: whether most of the draws are sampled, not greedy.
         step_s: seconds in the LLM.
         total_s: seconds from asking the drafters to the end of the step.
         draft_s: of these, seconds until the drafters had answered.
@@ -49,6 +57,7 @@ class StepOutcome:
     num_committed: int
     step_s: float
     total_s: float
+    samples: bool = False
     draft_s: float = 0.0
     considered: Collection[str] = ()
     answered: Mapping[str, int] = field(default_factory=dict)
@@ -61,47 +70,62 @@ class StepOutcome:
         return self.num_draws > 0 and plain == self.num_draws
 
 
+_Kind = tuple[int, bool]
+"""Size of batch up to a power of two, and whether it samples."""
+
+
 class DrafterWorth:
-    """All drafters' worth, for every size of batch up to a power of two."""
+    """All drafters' worth, for every size of batch up to a power of two and both kinds of draws."""
 
     def __init__(self) -> None:
-        self._contests: defaultdict[tuple[str, int], _Contest] = defaultdict(_Contest)
+        self._contests: defaultdict[_Kind, dict[str, _Contest]] = defaultdict(dict)
 
-    def pays(self, drafter: str, num_draws: int) -> bool:
+    def pays(self, drafter: str, num_draws: int, samples: bool) -> bool:
         """True if the drafter should be considered for the next step."""
-        return self._contests[drafter, num_draws.bit_length()].asks
+        contests = self._contests[num_draws.bit_length(), samples]
+        return contests.setdefault(drafter, _Contest()).asks
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a step."""
         if not outcome.only_decodes:
             return
-        size = outcome.num_draws.bit_length()
-        for (drafter, of_size), contest in self._contests.items():
-            if of_size == size:
-                contest.observe(outcome, drafter)
+        kind = outcome.num_draws.bit_length(), outcome.samples
+        for drafter, contest in self._contests[kind].items():
+            contest.observe(outcome, drafter)
 
 
 class _Arm:
     """Average tokens and seconds of the steps of one kind."""
 
     def __init__(self) -> None:
-        self.weight = 0.0
+        self._weight = 0.0
         self._tokens = 0.0
+        self._squares = 0.0
         self._seconds = 0.0
 
     def add(self, tokens: float, seconds: float) -> None:
-        self.weight += (1.0 - self.weight) * FORGET
-        share = FORGET / self.weight
+        self._weight += (1.0 - self._weight) * FORGET
+        share = FORGET / self._weight
         self._tokens += share * (tokens - self._tokens)
+        self._squares += share * (tokens * tokens - self._squares)
         self._seconds += share * (seconds - self._seconds)
 
-    def beats(self, other: _Arm) -> bool:
-        """More tokens per second; True too while there is nothing to compare with."""
-        return not other.weight or self._tokens * other._seconds > other._tokens * self._seconds
+    @property
+    def tokens_per_s(self) -> float:
+        """0 before anything was added."""
+        return self._tokens / self._seconds if self._seconds else 0.0
+
+    @property
+    def error(self) -> float:
+        """Standard error of `tokens_per_s` relative to it, as far as tokens vary."""
+        if not self._tokens:
+            return 1.0
+        variance = max(self._squares - self._tokens * self._tokens, 0.0)
+        return math.sqrt(variance * FORGET / self._weight) / self._tokens
 
 
 class _Contest:
-    """One drafter at one size of batch."""
+    """One drafter at one kind of step."""
 
     def __init__(self) -> None:
         self.asks = True
@@ -109,6 +133,7 @@ class _Contest:
         self._arms = {True: _Arm(), False: _Arm()}
         self._steps_left = FIRST_RUN
         self._run = FIRST_RUN
+        self._trial_steps = 0
         self._catch_up_left = 0
 
     def observe(self, outcome: StepOutcome, drafter: str) -> None:
@@ -126,13 +151,31 @@ class _Contest:
                 self._turn()
 
     def _turn(self) -> None:
-        if self.asks == self._favours:  # a run is over: try the other arm
-            self.asks, self._steps_left = not self.asks, TRIAL_STEPS
+        if self.asks == self._favours:  # a run is over: try the other arm, afresh
+            self.asks = not self.asks
+            self._arms[self.asks] = _Arm()
+            self._steps_left = self._trial_steps = TRIAL_STEPS
+        elif self._is_doubtful and self._trial_steps < LONGEST_TRIAL:
+            self._steps_left = TRIAL_STEPS
+            self._trial_steps += TRIAL_STEPS
+            return
         else:
-            favours = self._arms[True].beats(self._arms[False])
+            favours = self._lead > 0.0
             same = favours == self._favours
             self._run = min(2 * self._run, LONGEST_RUN) if same else FIRST_RUN
             self.asks = self._favours = favours
             self._steps_left = self._run
         if self.asks:
             self._catch_up_left = MAX_CATCH_UP_STEPS
+
+    @property
+    def _lead(self) -> float:
+        """By what share of its tokens a second asking is better than a tie."""
+        asking, leaving = self._arms[True].tokens_per_s, self._arms[False].tokens_per_s
+        return 1.0 - (1.0 - TIE) * leaving / asking if asking else -1.0
+
+    @property
+    def _is_doubtful(self) -> bool:
+        tried, favourite = self._arms[self.asks].error, self._arms[self._favours].error
+        # Of no use where it is the favourite that is not known better.
+        return tried > favourite and abs(self._lead) < DOUBT * math.hypot(tried, favourite)

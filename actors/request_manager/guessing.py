@@ -30,12 +30,14 @@ class Guesses:
 
     Attributes:
         trees: by request id.
+        samples: whether most of the step's draws are sampled, not greedy.
         considered: names of the drafters that were asked, or might have been.
         answered: for which requests each drafter that takes time had guesses.
         promises: by request id, tokens that were expected before anyone was asked who takes time.
     """
 
     trees: Mapping[int, MergedTree] = field(default_factory=dict)
+    samples: bool = False
     considered: Collection[str] = ()
     answered: Mapping[str, Collection[int]] = field(default_factory=dict)
     promises: Mapping[int, float] = field(default_factory=dict)
@@ -72,13 +74,14 @@ class Guessing:
         Drafters without a model answer at once; then those that take time are asked, side by side,
         for the requests for which that pays.
         """
-        num_draws = sum(turn.draws for turn in turns)
+        num_draws, samples = sum(turn.draws for turn in turns), _mostly_sampled(turns)
         bar = self._budget.bar(num_draws, _num_tokens(turns))
         tasks = [task for turn in turns if (task := draft_task(turn, self._config, bar))]
         considered = {
             name
             for name in self._names
-            if any(task.allows(name) for task in tasks) and self._budget.considers(name, num_draws)
+            if any(task.allows(name) for task in tasks)
+            and self._budget.considers(name, num_draws, samples)
         }
         free = await self._drafting.ask(
             tasks, lambda name, task: name in considered and name in DRAFTERS
@@ -100,7 +103,7 @@ class Guessing:
         if drafted:
             trees, faults = self._merge(tasks, _joined(free, drafted))
         self._drafting.note_rejected(faults)
-        return Guesses(trees, considered, _by_drafter(drafted), promises)
+        return Guesses(trees, samples, considered, _by_drafter(drafted), promises)
 
     def choose(
         self, trees: Mapping[int, MergedTree], turns: Sequence[Turn], room: int
@@ -166,3 +169,8 @@ def _by_drafter(drafts: DraftsByRequest) -> dict[str, set[int]]:
 
 def _num_tokens(turns: Sequence[Turn]) -> int:
     return sum(turn.num_tokens for turn in turns)
+
+
+def _mostly_sampled(turns: Sequence[Turn]) -> bool:
+    draws = [turn for turn in turns if turn.draws]
+    return 2 * sum(not turn.request.asked.sampling.is_greedy for turn in draws) > len(draws)

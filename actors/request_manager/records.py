@@ -97,6 +97,7 @@ def step_outcome(
         num_committed=tally.num_committed,
         step_s=phase_s["step"],
         total_s=sum(phase_s.values()),
+        samples=guesses.samples,
         draft_s=phase_s["draft"],
         considered=guesses.considered,
         answered={name: len(ids) for name, ids in guesses.answered.items()},

@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 from spawned import spawned
 
 from actors.errors import StaleEpoch
-from actors.llm.actor import LLMServer
+from actors.llm.actor import LLMActor
 from actors.messages import LLMDescription, Row, RowResult, StepMessage, StepReply
 from actors.request_manager.clients import LLMClient
 from actors.tree import TokenTree
@@ -57,7 +57,7 @@ class EchoRank:
 
 @contextlib.contextmanager
 def serving(rank: EchoRank) -> Iterator[str]:
-    server = LLMServer(rank)
+    server = LLMActor(lambda: rank)
     try:
         yield server.start()
     finally:
@@ -92,5 +92,5 @@ def process() -> Iterator[tuple[BaseProcess, str]]:
 
 
 def serve_until_killed(parent: Connection) -> None:
-    parent.send(LLMServer(EchoRank()).start())
+    parent.send(LLMActor(EchoRank).start())
     threading.Event().wait()

@@ -21,7 +21,7 @@ from echo_rank import (
 
 from actors import rpc
 from actors.errors import PeerError, PeerTimeout, PeerUnavailable, ProtocolError, StaleEpoch
-from actors.llm.actor import LLMServer
+from actors.llm.actor import LLMActor
 from actors.messages import RowResult, StepReply
 from actors.request_manager.clients import LLMClient
 
@@ -168,7 +168,7 @@ async def test_a_killed_rank_fails_every_step_in_flight(rank: EchoRank, address:
 
 
 async def test_a_server_that_stops_is_unavailable(rank: EchoRank) -> None:
-    server = LLMServer(rank)
+    server = LLMActor(lambda: rank)
     async with connected(server.start()) as client:
         running = asyncio.create_task(client.step(step(0, group=HANG_GROUP)))
         await in_thread(rank.hanging.wait)

@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 
 from actors import rpc, wire
 from actors.errors import PeerError, PeerUnavailable, ProtocolError, UnavailableError
-from actors.llm.actor import VERIFIER, LLMActor, LLMServer
+from actors.llm.actor import VERIFIER, LLMActor
 from actors.messages import Row, StepMessage
 from actors.tree import TokenTree
 from protos import speculation_pb2 as pb
@@ -134,7 +134,7 @@ def test_health_and_reflection_answer(address: str) -> None:
 
 
 def test_a_server_that_stops_says_so_to_who_watches(rank: EchoRank) -> None:
-    server = LLMServer(rank)
+    server = LLMActor(lambda: rank)
     with grpc.insecure_channel(server.start()) as channel:
         request = health_pb2.HealthCheckRequest(service=VERIFIER)
         states = health_pb2_grpc.HealthStub(channel).Watch(request, timeout=PATIENCE_S)
@@ -147,10 +147,10 @@ def test_a_server_that_stops_says_so_to_who_watches(rank: EchoRank) -> None:
 
 def test_the_first_free_port_is_taken(rank: EchoRank, address: str) -> None:
     taken = int(address.split(":")[1])
-    server = LLMServer(rank)
     with pytest.raises(UnavailableError, match="no free port"):
-        server.start(ports=(taken,))
-    host, port = server.start(ports=(taken, 0)).split(":")
+        LLMActor(lambda: rank, ports=(taken,)).start()
+    server = LLMActor(lambda: rank, ports=(taken, 0))
+    host, port = server.start().split(":")
     server.stop(0.0)
     assert host == "127.0.0.1"
     assert int(port) not in (0, taken)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from actors.llm.actor import LLMServer
+from actors.llm.actor import LLMActor
 from actors.llm.config import LLMConfig
 from actors.llm.rank import RankOptions
 from actors.messages import LLMDescription, RowResult, StepMessage, StepReply
@@ -75,7 +75,7 @@ async def sleeping_stages() -> AsyncIterator[LLM]:
     stages: list[SleepingStage] = []
     for _ in range(NUM_STAGES):
         stages.append(SleepingStage(stages[-1] if stages else None))
-    servers = [LLMServer(stage) for stage in stages]
+    servers = [LLMActor(lambda stage=stage: stage) for stage in stages]
     addresses = [server.start() for server in servers]
 
     async def respawn() -> Sequence[str]:

@@ -1,15 +1,18 @@
 // Attention of rows over a paged cache.
 #pragma once
 
+#include <omp.h>
+
 #include <cmath>
 #include <vector>
 
 #include "rows.h"
+#include "tiles.h"
 
 namespace {
 
-constexpr int64_t kTile = 64;        // keys converted to float32 at a time
-constexpr int64_t kRowBlock = 8;     // rows of a sequence in one task
+constexpr int64_t kRowBlock = 12;    // rows of a sequence in one task, at most
+constexpr int64_t kSmallBlock = 4;   // fewer are not worth a task of their own
 constexpr int64_t kMaxDepth = 1024;  // of a tree that branches
 
 // The nodes of one sequence, those from `first_node` on being its rows. Node i sees the `start`
@@ -35,69 +38,12 @@ struct Layer {
   int64_t window;
 };
 
-// Scores of `count` queries [count, kDim] against `width` <= kTile keys. A lane is a key, and a
-// score adds up along kDim, so it does not depend on its neighbours.
-template <int kDim, int kQueries>
-void score(const float* queries, const float* tile, float* scores, int64_t stride) {
-  constexpr int kVectors = kTile / kLanes;
-  Floats acc[kQueries][kVectors] = {};
-  for (int i = 0; i < kDim; ++i)
-    for (int v = 0; v < kVectors; ++v) {
-      const Floats key = load(tile + i * kTile + v * kLanes);
-      for (int q = 0; q < kQueries; ++q) acc[q][v] += queries[q * kDim + i] * key;
-    }
-  for (int q = 0; q < kQueries; ++q)
-    for (int v = 0; v < kVectors; ++v) store(scores + q * stride + v * kLanes, acc[q][v]);
-}
-
+// Rows that will be read soon: they lie apart, in blocks that no prefetcher of the CPU's follows.
 template <int kDim, class T>
-void score_tile(const T* keys, const int64_t* places, int64_t width, const float* queries,
-                int64_t count, float* scores, int64_t stride) {
-  alignas(64) float tile[kDim * kTile];  // [kDim, kTile]
-  for (int64_t k = 0; k < kTile; k += kLanes)
-    for (int i = 0; i < kDim; i += kLanes) {
-      Floats block[kLanes] = {};
-      for (int64_t j = 0; j < kLanes && k + j < width; ++j)
-        block[j] = load(keys + places[k + j] * kDim + i);
-      transpose(block);
-      for (int j = 0; j < kLanes; ++j) store(tile + (i + j) * kTile + k, block[j]);
-    }
-  int64_t q = 0;
-  for (; q + 4 <= count; q += 4)
-    score<kDim, 4>(queries + q * kDim, tile, scores + q * stride, stride);
-  for (; q < count; ++q) score<kDim, 1>(queries + q * kDim, tile, scores + q * stride, stride);
-}
-
-// sums [kQueries, kDim] += weights [kQueries, width] x values [width, kDim], key after key.
-template <int kDim, int kQueries>
-void add_values(const float* weights, int64_t stride, const float* tile, int64_t width,
-                float* sums) {
-  constexpr int kVectors = kDim / kLanes;
-  Floats acc[kQueries][kVectors];
-  for (int q = 0; q < kQueries; ++q)
-    for (int v = 0; v < kVectors; ++v) acc[q][v] = load(sums + q * kDim + v * kLanes);
-  for (int64_t k = 0; k < width; ++k)
-    for (int v = 0; v < kVectors; ++v) {
-      const Floats value = load(tile + k * kDim + v * kLanes);
-      for (int q = 0; q < kQueries; ++q) acc[q][v] += weights[q * stride + k] * value;
-    }
-  for (int q = 0; q < kQueries; ++q)
-    for (int v = 0; v < kVectors; ++v) store(sums + q * kDim + v * kLanes, acc[q][v]);
-}
-
-template <int kDim, class T>
-void add_value_tile(const T* values, const int64_t* places, int64_t width, const float* weights,
-                    int64_t stride, int64_t count, float* sums) {
-  alignas(64) float tile[kTile * kDim];
-  for (int64_t k = 0; k < width; ++k)
-    for (int i = 0; i < kDim; i += kLanes)
-      store(tile + k * kDim + i, load(values + places[k] * kDim + i));
-  constexpr int kQueries = kDim <= 64 ? 4 : 2;  // as many as there are registers for their sums
-  int64_t q = 0;
-  for (; q + kQueries <= count; q += kQueries)
-    add_values<kDim, kQueries>(weights + q * stride, stride, tile, width, sums + q * kDim);
-  for (; q < count; ++q)
-    add_values<kDim, 1>(weights + q * stride, stride, tile, width, sums + q * kDim);
+void prefetch_rows(const T* from, const int64_t* places, int64_t count) {
+  for (int64_t k = 0; k < count; ++k)
+    for (size_t byte = 0; byte < kDim * sizeof(T); byte += 64)
+      __builtin_prefetch((const char*)(from + places[k] * kDim) + byte);
 }
 
 // Turn scores[begin, end) into weights; the lanes up to `padded` become 0. Returns their sum, added
@@ -124,14 +70,20 @@ float weigh(float* scores, int64_t begin, int64_t end, int64_t padded) {
 template <int kDim, class T>
 void attend_nodes(const Layer<T>& layer, const Sequence& sequence, int64_t head, int64_t begin,
                   int64_t end) {
-  static thread_local std::vector<float> queries, scores, node_scores, sums, totals;
+  using Way = WayOf<T>;
+  using Number = typename Way::Number;
+  static thread_local std::vector<Number> queries;
+  static thread_local std::vector<float> scores, node_scores, sums, totals;
   const Heads& heads = layer.heads;
   const int64_t shared = heads.queries / heads.keys, count = (end - begin) * shared;
   const T* keys = layer.keys + head * layer.num_slots * kDim;
   const T* values = layer.values + head * layer.num_slots * kDim;
   // Places that lie in order of position: all that a chain sees, the committed ones of a tree.
   const int64_t linear = sequence.start + (sequence.is_chain ? end : 0);
+  // Values are added up in pairs of places: what a tree's paths share ends at an even one.
+  const int64_t shared_end = sequence.is_chain ? linear : sequence.start / 2 * 2;
   const int64_t stride = sequence.start + sequence.num_nodes + 2 * kTile;
+  constexpr int64_t kNumbers = sizeof(float) / sizeof(Number);
   const int64_t node_stride = sequence.num_nodes + kTile;
   queries.resize(count * kDim);
   scores.resize(count * stride);
@@ -151,17 +103,19 @@ void attend_nodes(const Layer<T>& layer, const Sequence& sequence, int64_t head,
   for (int64_t q = 0; q < count; ++q) {
     const int64_t row = row_of(node_of(q));
     const T* from = layer.qkv + (row * heads.total() + head * shared + q % shared) * kDim;
-    for (int i = 0; i < kDim; i += kLanes)
-      store(&queries[q * kDim + i], load(from + i) * layer.scale);
+    Way::take_query(from, layer.scale, kDim, &queries[q * kDim]);
   }
-  for (int64_t k = first; k < linear; k += kTile)
+  for (int64_t k = first; k < linear; k += kTile) {
+    prefetch_rows<kDim>(keys, sequence.places + k + kTile, std::min(kTile, linear - k - kTile));
     score_tile<kDim>(keys, sequence.places + k, std::min(kTile, linear - k), queries.data(), count,
-                     &scores[k], stride);
+                     layer.scale, &scores[k], stride);
+  }
+  prefetch_rows<kDim>(values, sequence.places + first, std::min(kTile, shared_end - first));
   if (!sequence.is_chain) {
     node_scores.resize(count * node_stride);
     for (int64_t k = 0; k < end; k += kTile)
       score_tile<kDim>(keys, sequence.places + sequence.start + k, std::min(kTile, end - k),
-                       queries.data(), count, &node_scores[k], node_stride);
+                       queries.data(), count, layer.scale, &node_scores[k], node_stride);
   }
   const int64_t padded = sequence.start + sequence.num_nodes + kTile;
   for (int64_t q = 0; q < count; ++q) {
@@ -173,20 +127,29 @@ void attend_nodes(const Layer<T>& layer, const Sequence& sequence, int64_t head,
     const int64_t seen = seen_from(node);
     totals[q] = weigh(own, seen, length_of(node), padded);
     std::fill(own + first, own + seen, 0.0f);
+    Way::take_weights(own, first, padded);
   }
-  for (int64_t k = first; k < linear; k += kTile)
-    add_value_tile<kDim>(values, sequence.places + k, std::min(kTile, linear - k), &scores[k],
-                         stride, count, sums.data());
+  const Number* weights = (const Number*)scores.data();
+  for (int64_t k = first; k < shared_end; k += kTile) {
+    const int64_t left = shared_end - k;
+    prefetch_rows<kDim>(values, sequence.places + k + kTile, std::min(kTile, left - kTile));
+    add_value_tile<kDim>(values, sequence.places + k, std::min(kTile, left), weights + k,
+                         stride * kNumbers, count, sums.data());
+  }
   for (int64_t q = 0; q < count; ++q) {
     const int64_t node = node_of(q);
     if (!sequence.is_chain) {
-      int64_t path[kMaxDepth];
+      int64_t path[kMaxDepth + 1];  // from `shared_end` on
+      path[0] = sequence.places[shared_end];
       for (int64_t on = node; on >= 0; on = sequence.parents[on])
-        path[sequence.depths[on]] = sequence.places[sequence.start + on];
-      const int64_t skip = std::max<int64_t>(0, seen_from(node) - sequence.start);
-      for (int64_t k = skip; k <= sequence.depths[node]; k += kTile)
-        add_value_tile<kDim>(values, path + k, std::min(kTile, sequence.depths[node] + 1 - k),
-                             &scores[q * stride + sequence.start + k], stride, 1, &sums[q * kDim]);
+        path[sequence.start + sequence.depths[on] - shared_end] =
+            sequence.places[sequence.start + on];
+      const int64_t num_places = length_of(node) - shared_end;
+      const int64_t skip = std::max<int64_t>(0, seen_from(node) - shared_end) / 2 * 2;
+      for (int64_t k = skip; k < num_places; k += kTile)
+        add_value_tile<kDim>(values, path + k, std::min(kTile, num_places - k),
+                             weights + q * stride * kNumbers + shared_end + k, stride, 1,
+                             &sums[q * kDim]);
     }
     T* to = layer.out + (row_of(node) * heads.queries + head * shared + q % shared) * kDim;
     for (int i = 0; i < kDim; i += kLanes) store(to + i, load(&sums[q * kDim + i]) / totals[q]);
@@ -195,14 +158,22 @@ void attend_nodes(const Layer<T>& layer, const Sequence& sequence, int64_t head,
 
 struct Task {
   const Sequence* sequence;
-  int64_t head, begin;
+  int64_t head, begin, end;
 };
 
+// Tasks of nearly equal size, and as many as keep all threads busy.
 inline std::vector<Task> tasks_of(const std::vector<Sequence>& sequences, int64_t heads) {
+  const int64_t threads = omp_get_max_threads();
   std::vector<Task> tasks;
-  for (const Sequence& sequence : sequences)
-    for (int64_t begin = sequence.first_node; begin < sequence.num_nodes; begin += kRowBlock)
-      for (int64_t head = 0; head < heads; ++head) tasks.push_back({&sequence, head, begin});
+  for (const Sequence& sequence : sequences) {
+    const int64_t rows = sequence.num_nodes - sequence.first_node;
+    int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
+    while (blocks * heads % threads && rows / (blocks + 1) >= kSmallBlock) ++blocks;
+    for (int64_t b = 0; b < blocks; ++b)
+      for (int64_t head = 0; head < heads; ++head)
+        tasks.push_back({&sequence, head, sequence.first_node + b * rows / blocks,
+                         sequence.first_node + (b + 1) * rows / blocks});
+  }
   return tasks;
 }
 
@@ -215,8 +186,7 @@ void attend_all(const Layer<T>& layer, const std::vector<Task>& tasks) {
 #pragma omp for schedule(dynamic)
   for (int64_t t = 0; t < int64_t(tasks.size()); ++t) {
     const Task& task = tasks[t];
-    const int64_t end = std::min(task.begin + kRowBlock, task.sequence->num_nodes);
-    attend_nodes<kDim>(layer, *task.sequence, task.head, task.begin, end);
+    attend_nodes<kDim>(layer, *task.sequence, task.head, task.begin, task.end);
   }
 }
 

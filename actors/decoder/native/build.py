@@ -31,6 +31,7 @@ _SOURCES = (
     "noise.h",
     "products.h",
     "rows.h",
+    "tiles.h",
     "vectors.h",
 )
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared")
