@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from actors.request_manager.draft_gain import DraftGain, Share
@@ -298,11 +299,11 @@ def _by_priority(trees: Mapping[int, MergedTree]) -> list[_Candidate]:
     """All nodes, the most probable first; of trees that must be cut level by level, the first level
     first. Parents before children (the sort is stable)."""
     nodes = [
-        _Candidate(probability, request_id, node)
+        (priority, _Candidate(tree.path_scores[node], request_id, node))
         for request_id, tree in trees.items()
-        for node, probability in enumerate(tree.path_scores)
+        for node, priority in enumerate(tree.priorities)
     ]
-    return sorted(nodes, key=lambda one: trees[one.request_id].priority(one.node))
+    return [candidate for _, candidate in sorted(nodes, key=itemgetter(0))]
 
 
 def _restricted(

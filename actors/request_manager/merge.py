@@ -64,10 +64,11 @@ class MergedTree:
             scores.append(acceptance if parent == CONTEXT else scores[parent] * acceptance)
         return tuple(scores)
 
-    def priority(self, node: int) -> tuple[int, float]:
+    @cached_property
+    def priorities(self) -> tuple[tuple[int, float], ...]:
         """What nodes are kept by, the least first: the path score, level by level if it must be."""
-        level = self.tree.depths[node] if self.rule.weighs_draws else 0
-        return level, -self.path_scores[node]
+        levels = self.tree.depths if self.rule.weighs_draws else (0,) * len(self)
+        return tuple((level, -score) for level, score in zip(levels, self.path_scores, strict=True))
 
     @property
     def promise(self) -> float:
@@ -75,7 +76,7 @@ class MergedTree:
         return sum(self.path_scores)
 
     def cut(self, max_nodes: int, max_depth: int) -> MergedTree:
-        """The `max_nodes` nodes that come first by `priority` among those that are shallow enough.
+        """The `max_nodes` nodes that come first by `priorities` among those that are shallow enough.
 
         A node never outlives its parent, whose path score is at least its own and which comes
         first among equals.
@@ -88,7 +89,7 @@ class MergedTree:
         shallow = [node for node in range(len(self)) if depths[node] < max_depth]
         if len(shallow) == len(self) <= max_nodes:
             return self
-        best = sorted(shallow, key=self.priority)
+        best = sorted(shallow, key=self.priorities.__getitem__)
         return self.restricted(sorted(best[: max(max_nodes, 0)]))
 
     def restricted(self, nodes: Sequence[int]) -> MergedTree:
