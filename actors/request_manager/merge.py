@@ -76,7 +76,7 @@ class MergedTree:
         return sum(self.path_scores)
 
     def cut(self, max_nodes: int, max_depth: int) -> MergedTree:
-        """The `max_nodes` nodes that come first by `priorities` among those that are shallow enough.
+        """The first `max_nodes` nodes by `priorities` among those that are shallow enough.
 
         A node never outlives its parent, whose path score is at least its own and which comes
         first among equals.

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from actors.errors import ProtocolError
 from actors.llm.rules.plan import Below, Plan, Try
 from actors.verification import Probabilities, normalized
 
 
 class MultiStep:
-    """The rule `mss`. Raises ProtocolError if the drafts of one model are not distinct."""
+    """The rule `mss`. The drafts of one model are distinct."""
 
     def plan(self, target: Probabilities, below: Below) -> Plan:
         tries: list[Try] = []
@@ -31,8 +30,6 @@ class MultiStep:
             left = drawn.probabilities.copy()
             for token in drawn.token_ids:
                 share, place = normalized(left), drawn.places[token]
-                if not left[place]:
-                    raise ProtocolError(f"token {token} was drawn twice without replacement")
                 acceptance = min(1.0, float(rest[token] / share[place]))
                 tries.append(Try(token, acceptance))
                 if acceptance == 1.0:
