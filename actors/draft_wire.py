@@ -16,6 +16,7 @@ from actors.drafts import (
     SessionDraft,
 )
 from actors.errors import ProtocolError
+from actors.verification_wire import decode_draws, decode_rule, encode_draws, encode_rule
 from actors.wire import decode_sampling, decode_tree, encode_parents, encode_sampling, naming
 from protos import speculation_pb2 as pb
 
@@ -85,6 +86,7 @@ def _encode_session(session: DraftSession) -> pb.DraftSession:
         max_nodes=session.max_nodes,
         max_depth=session.max_depth,
         least_probability=session.least_probability,
+        verification=encode_rule(session.verification),
     )
 
 
@@ -99,6 +101,7 @@ def _decode_session(encoded: pb.DraftSession) -> DraftSession:
         max_depth=encoded.max_depth,
         banned_early=tuple(encoded.banned_early),
         least_probability=encoded.least_probability,
+        verification=decode_rule(encoded.verification),
     )
 
 
@@ -109,6 +112,7 @@ def _encode_draft(draft: SessionDraft) -> pb.Draft:
         token_ids=draft.tree.token_ids,
         parents=encode_parents(draft.tree),
         scores=draft.scores,
+        draws=encode_draws(draft.draws, 1),
     )
     _check_scores(encoded)
     return encoded
@@ -121,6 +125,7 @@ def _decode_draft(encoded: pb.Draft) -> SessionDraft:
         unknown_session=encoded.unknown_session,
         tree=decode_tree(encoded.token_ids, encoded.parents, "Draft"),
         scores=tuple(encoded.scores),
+        draws=decode_draws(encoded.draws, 1, len(encoded.token_ids)),
     )
 
 

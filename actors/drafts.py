@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree
+from actors.verification import NodeDraws, Rule
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class DraftSession:
     """Token ids that cannot be drawn before `sampling.min_tokens` output tokens."""
     least_probability: float = 0.0
     """Nodes that are accepted with a lower one, all ancestors counted, are of no use."""
+    verification: Rule = Rule.COUPLED
+    """The rule by which the drafts will be verified; it decides how they are drawn."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,9 @@ class SessionDraft:
     up with a long text."""
     scores: tuple[float, ...] = ()
     """One per node: an estimate of the probability that it is accepted given that its parent is."""
+    draws: tuple[NodeDraws, ...] = ()
+    """What was drawn below nodes of the tree and below its root, whatever is left of it in the
+    tree; only where the rule weighs drafts against what they were drawn from."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree
+from actors.verification import NodeDraws, Rule
 
 MAX_GRAMMAR_BYTES = 1 << 16
 
@@ -40,6 +41,8 @@ class NewRequest:
     commits."""
     grammar: str = ""
     """What the output must follow, as source text (`actors.grammar`); empty for anything."""
+    verification: Rule = Rule.COUPLED
+    """The rule by which drafts are verified."""
 
     @property
     def needs_text(self) -> bool:
@@ -75,6 +78,9 @@ class Row:
     """For prompt log-probabilities: token ids whose own log-probabilities are wanted instead of
     the drawn tokens', for the output nodes from the first on; nodes beyond them report the drawn
     token's."""
+    draws: tuple[NodeDraws, ...] = ()
+    """What draft models drew below nodes of the row, all of it, whatever is left of it in the tree;
+    only where the rule weighs drafts against what they were drawn from."""
 
     @property
     def num_outputs(self) -> int:

@@ -68,6 +68,15 @@ def philox_4x32_10(counters: _U64, key: int) -> None:
     _rounds(counters, np.empty((2, counters.shape[1]), dtype=np.uint64), _round_keys(key))
 
 
+def uniforms(seed: int, position: int, stream: Stream, count: int) -> npt.NDArray[np.float64]:
+    """[count] uniform variates in (0, 1), addressed as if they were those of tokens 0, 1, …"""
+    counters = np.zeros((4, -(-count // 4)), dtype=np.uint64)
+    counters[0] = np.arange(counters.shape[1])
+    counters[1], counters[2] = position % _WORD, stream
+    philox_4x32_10(counters, seed % (1 << 64))
+    return (counters.T.ravel()[:count] + 0.5) / _WORD
+
+
 def _round_keys(key: int) -> _U64:
     """[10, 2]: both words of each round's key."""
     words = np.array([key % _WORD, (key >> 32) % _WORD], dtype=np.uint64)

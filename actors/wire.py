@@ -30,6 +30,7 @@ from actors.messages import (
 )
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree
+from actors.verification_wire import decode_draws, decode_rule, encode_draws, encode_rule
 from protos import speculation_pb2 as pb
 
 
@@ -181,6 +182,7 @@ def _encode_new(new: NewRequest) -> pb.NewRequest:
         reused_blocks=new.reused_blocks,
         token_ids=new.token_ids,
         grammar=new.grammar,
+        verification=encode_rule(new.verification),
     )
 
 
@@ -200,6 +202,7 @@ def _decode_new(encoded: pb.NewRequest) -> NewRequest:
         reused_blocks=tuple(encoded.reused_blocks),
         token_ids=tuple(encoded.token_ids),
         grammar=encoded.grammar,
+        verification=decode_rule(encoded.verification),
     )
 
 
@@ -212,6 +215,7 @@ def _encode_row(row: Row) -> pb.Row:
         new_blocks=row.new_blocks,
         first_output=row.first_output,
         scored_ids=row.scored_ids,
+        draws=encode_draws(row.draws, 0),
     )
     _check_row(encoded)
     return encoded
@@ -226,6 +230,7 @@ def _decode_row(encoded: pb.Row) -> Row:
         new_blocks=tuple(encoded.new_blocks),
         first_output=encoded.first_output,
         scored_ids=tuple(encoded.scored_ids),
+        draws=decode_draws(encoded.draws, 0, len(encoded.token_ids)),
     )
 
 

@@ -29,7 +29,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 
 from actors.errors import PeerError, TreeServeError, UnavailableError
-from actors.request_manager.verify import VERIFICATION_RULES
+from actors.verification import Rule
 from cluster import ray_api
 from cluster.config import Config, config_of
 from cluster.launch import MANAGER, Launched, launch
@@ -81,7 +81,7 @@ class RequestManager:
             weights_hash=description.weights_hash,
             dtype=description.dtype,
             drafters=config.speculation.drafters,
-            verifications=tuple(VERIFICATION_RULES),
+            verifications=tuple(Rule),
             max_places=config.scheduler.max_running_requests + config.scheduler.max_queued_requests,
             max_queued_tokens=config.scheduler.max_queued_tokens,
             batch_invariant=description.batch_invariant,

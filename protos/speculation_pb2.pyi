@@ -82,7 +82,7 @@ class SamplingParams(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., min_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., bias_ids: _Optional[_Iterable[int]] = ..., biases: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class NewRequest(_message.Message):
-    __slots__ = ("request_id", "prompt_len", "sampling", "banned_early", "num_logprobs", "reused_blocks", "token_ids", "grammar")
+    __slots__ = ("request_id", "prompt_len", "sampling", "banned_early", "num_logprobs", "reused_blocks", "token_ids", "grammar", "verification")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,7 @@ class NewRequest(_message.Message):
     REUSED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    VERIFICATION_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     prompt_len: int
     sampling: SamplingParams
@@ -99,7 +100,20 @@ class NewRequest(_message.Message):
     reused_blocks: _containers.RepeatedScalarFieldContainer[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     grammar: str
-    def __init__(self, request_id: _Optional[int] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., banned_early: _Optional[_Iterable[int]] = ..., num_logprobs: _Optional[int] = ..., reused_blocks: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., grammar: _Optional[str] = ...) -> None: ...
+    verification: str
+    def __init__(self, request_id: _Optional[int] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., banned_early: _Optional[_Iterable[int]] = ..., num_logprobs: _Optional[int] = ..., reused_blocks: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., grammar: _Optional[str] = ..., verification: _Optional[str] = ...) -> None: ...
+
+class NodeDraws(_message.Message):
+    __slots__ = ("node", "token_ids", "support_ids", "weights")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SUPPORT_IDS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    support_ids: _containers.RepeatedScalarFieldContainer[int]
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, node: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., support_ids: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class KVCommit(_message.Message):
     __slots__ = ("request_id", "kept_nodes")
@@ -110,7 +124,7 @@ class KVCommit(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., kept_nodes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Row(_message.Message):
-    __slots__ = ("request_id", "start", "token_ids", "parents", "new_blocks", "first_output", "scored_ids")
+    __slots__ = ("request_id", "start", "token_ids", "parents", "new_blocks", "first_output", "scored_ids", "draws")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +132,7 @@ class Row(_message.Message):
     NEW_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     FIRST_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     SCORED_IDS_FIELD_NUMBER: _ClassVar[int]
+    DRAWS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     start: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -125,7 +140,8 @@ class Row(_message.Message):
     new_blocks: _containers.RepeatedScalarFieldContainer[int]
     first_output: int
     scored_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_id: _Optional[int] = ..., start: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., new_blocks: _Optional[_Iterable[int]] = ..., first_output: _Optional[int] = ..., scored_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    draws: _containers.RepeatedCompositeFieldContainer[NodeDraws]
+    def __init__(self, request_id: _Optional[int] = ..., start: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., new_blocks: _Optional[_Iterable[int]] = ..., first_output: _Optional[int] = ..., scored_ids: _Optional[_Iterable[int]] = ..., draws: _Optional[_Iterable[_Union[NodeDraws, _Mapping]]] = ...) -> None: ...
 
 class StepMessage(_message.Message):
     __slots__ = ("epoch", "step_id", "group", "commits", "releases", "new", "rows", "trims")
@@ -204,7 +220,7 @@ class DraftModelDescription(_message.Message):
     def __init__(self, name: _Optional[str] = ..., vocab_size: _Optional[int] = ..., llm_weights_hash: _Optional[str] = ..., weights_version: _Optional[int] = ..., num_parameters: _Optional[int] = ...) -> None: ...
 
 class DraftSession(_message.Message):
-    __slots__ = ("session_id", "keep_tokens", "token_ids", "prompt_len", "sampling", "banned_early", "max_nodes", "max_depth", "least_probability")
+    __slots__ = ("session_id", "keep_tokens", "token_ids", "prompt_len", "sampling", "banned_early", "max_nodes", "max_depth", "least_probability", "verification")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     KEEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -214,6 +230,7 @@ class DraftSession(_message.Message):
     MAX_NODES_FIELD_NUMBER: _ClassVar[int]
     MAX_DEPTH_FIELD_NUMBER: _ClassVar[int]
     LEAST_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    VERIFICATION_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     keep_tokens: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -223,7 +240,8 @@ class DraftSession(_message.Message):
     max_nodes: int
     max_depth: int
     least_probability: float
-    def __init__(self, session_id: _Optional[int] = ..., keep_tokens: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., banned_early: _Optional[_Iterable[int]] = ..., max_nodes: _Optional[int] = ..., max_depth: _Optional[int] = ..., least_probability: _Optional[float] = ...) -> None: ...
+    verification: str
+    def __init__(self, session_id: _Optional[int] = ..., keep_tokens: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., banned_early: _Optional[_Iterable[int]] = ..., max_nodes: _Optional[int] = ..., max_depth: _Optional[int] = ..., least_probability: _Optional[float] = ..., verification: _Optional[str] = ...) -> None: ...
 
 class DraftRequest(_message.Message):
     __slots__ = ("sessions", "tokens_per_s")
@@ -234,18 +252,20 @@ class DraftRequest(_message.Message):
     def __init__(self, sessions: _Optional[_Iterable[_Union[DraftSession, _Mapping]]] = ..., tokens_per_s: _Optional[float] = ...) -> None: ...
 
 class Draft(_message.Message):
-    __slots__ = ("session_id", "unknown_session", "token_ids", "parents", "scores")
+    __slots__ = ("session_id", "unknown_session", "token_ids", "parents", "scores", "draws")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_SESSION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
+    DRAWS_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     unknown_session: bool
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     parents: _containers.RepeatedScalarFieldContainer[int]
     scores: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, session_id: _Optional[int] = ..., unknown_session: _Optional[bool] = ..., token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ...) -> None: ...
+    draws: _containers.RepeatedCompositeFieldContainer[NodeDraws]
+    def __init__(self, session_id: _Optional[int] = ..., unknown_session: _Optional[bool] = ..., token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., draws: _Optional[_Iterable[_Union[NodeDraws, _Mapping]]] = ...) -> None: ...
 
 class DraftReply(_message.Message):
     __slots__ = ("drafts", "weights_version", "noise_hits", "noise_misses")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from actors.errors import ProtocolError
-from actors.messages import LLMDescription, StepMessage
+from actors.llm.block_tables import RequestKV
+from actors.messages import LLMDescription, Row, StepMessage
+from actors.verification import Rule
 
 
 def check_message(message: StepMessage, description: LLMDescription) -> None:
@@ -31,6 +33,29 @@ def check_message(message: StepMessage, description: LLMDescription) -> None:
             raise ProtocolError(f"request {row.request_id} has no node {row.first_output}")
         if row.scored_ids and len(row.scored_ids) > row.num_outputs:
             raise ProtocolError(f"request {row.request_id} scores more tokens than it has outputs")
+        for one in row.draws:
+            _check_ids(row.request_id, one.draws.support_ids, description)
+            if not 0 <= one.node < len(row.tree):
+                raise ProtocolError(f"request {row.request_id} has draws at no node")
+
+
+def check_draws(rows: Sequence[Row], requests: Mapping[int, RequestKV]) -> None:
+    """Refuse draws that a request's verification rule cannot weigh.
+
+    Args:
+        requests: all that the rows name, by id.
+
+    Raises:
+        ProtocolError: naming the request at fault.
+    """
+    for row in rows:
+        if not row.draws:
+            continue
+        rule = requests[row.request_id].new.verification
+        if not rule.weighs_draws:
+            raise ProtocolError(f"request {row.request_id} has draws under {rule.value}")
+        if rule is Rule.MSS and any(one.draws.repeats for one in row.draws):
+            raise ProtocolError(f"request {row.request_id} has a token drawn twice")
 
 
 def _check_ids(request_id: int, ids: Sequence[int], description: LLMDescription) -> None:

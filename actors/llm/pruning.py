@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from actors.messages import NewRequest, Row, RowResult
+from actors.verification import restricted_draws
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,7 @@ class Verdict:
         if not self.kept:
             return asked
         return [
-            replace(row, tree=row.tree.restricted(self.kept[row.request_id]))
-            if row.request_id in self.kept
-            else row
+            _pruned(row, self.kept[row.request_id]) if row.request_id in self.kept else row
             for row in asked
         ]
 
@@ -54,6 +53,11 @@ def can_be_pruned(row: Row, new: NewRequest) -> bool:
     """True if a row is a root with drafts below it, for a request with a grammar."""
     has_drafts = len(row.tree) > 1 and row.first_output == 0 and not row.scored_ids
     return has_drafts and bool(new.grammar) and row.start + 1 >= new.prompt_len
+
+
+def _pruned(row: Row, kept: Sequence[int]) -> Row:
+    draws = restricted_draws(row.draws, kept)
+    return replace(row, tree=row.tree.restricted(kept), draws=draws)
 
 
 def _unpruned(result: RowResult, row: Row, kept: Sequence[int]) -> RowResult:

@@ -25,7 +25,7 @@ from actors.llm.config import LLMConfig
 from actors.llm.constraints import Constraints, NodeMasks
 from actors.llm.invariance import is_batch_invariant
 from actors.llm.loading import DTYPES, LoadedModel, load_model
-from actors.llm.message_checks import check_message
+from actors.llm.message_checks import check_draws, check_message
 from actors.llm.pruning import Verdict, can_be_pruned
 from actors.llm.sampler import Context, Sampler
 from actors.llm.texts import Texts
@@ -177,6 +177,7 @@ class Rank:
         check_message(message, self._description)
         before = tables.requests
         tables, moves, granted = tables.after(message)
+        check_draws(message.rows, tables.requests)
         if fresh:
             self._epoch = message.epoch
             self._replies.clear()

@@ -3,7 +3,8 @@
 The logit steps, per node and from the node's own path: bias → penalties → `min_tokens` ban →
 grammar → temperature → top-k → top-p → min-p. Then the draw by the Gumbel-max rule with the shared
 noise: argmax over the kept tokens of l + T * G(seed, position), ties to the lowest id. Greedy
-requests take the plain argmax. Log-probabilities are of the raw logits.
+requests take the plain argmax. Where a request's verification rule has drafts tried first, see
+`ruled_draws`. Log-probabilities are of the raw logits.
 
 Every node is worked on by itself, in arrays of one fixed shape, so its result does not depend on
 what else is in the step. No step sorts the vocabulary unless a nucleus really spans it.
@@ -21,6 +22,8 @@ from torch import Tensor
 
 from actors.decoder.native.draws import Perturbation, draw_rows
 from actors.llm.constraints import NodeMasks
+from actors.llm.ruled_draws import PLANNERS, ruled_draw
+from actors.llm.rules.plan import Below
 from actors.llm.texts import Text
 from actors.logit_steps import Logits, Mask, adjusted, kept_ids, top_k_ids
 from actors.messages import NewRequest, Row, RowResult, TopLogprobs
@@ -61,6 +64,25 @@ class Node:
     def draws(self) -> bool:
         """False inside the prompt, where only log-probabilities can be wanted."""
         return self.position >= self.new.prompt_len
+
+    @property
+    def is_ruled(self) -> bool:
+        """True if drafts below it may be tried before its token is drawn."""
+        rule, is_greedy = self.new.verification, self.new.sampling.is_greedy
+        return rule in PLANNERS and not is_greedy and self.draws and not self.has_failed
+
+    @property
+    def below(self) -> Below:
+        """What was proposed below it."""
+        tree = self.row.tree
+        return Below(
+            [
+                token
+                for token, parent in zip(tree.token_ids, tree.parents, strict=True)
+                if parent == self.place
+            ],
+            [one.draws for one in self.row.draws if one.node == self.place],
+        )
 
     @property
     def banned(self) -> tuple[int, ...]:
@@ -130,8 +152,29 @@ class Sampler:
             return list(_results(rows, nodes, torch.argmax(logits, -1).tolist(), None))
         host = np.ascontiguousarray(logits.cpu().numpy())
         adjusted_logits = [_adjusted(node, host[index]) for index, node in enumerate(nodes)]
-        drawn = draw_rows(adjusted_logits, [self._perturbation(node) for node in nodes])
+        drawn = self._draw(nodes, adjusted_logits)
         return list(_results(rows, nodes, drawn, host))
+
+    def _draw(self, nodes: Sequence[Node], logits: Sequence[Logits]) -> list[int]:
+        """Every node's token: by its request's rule where drafts have a say, else plainly."""
+        drawn = {
+            index: token
+            for index, node in enumerate(nodes)
+            if node.is_ruled and (token := self._ruled(node, logits[index])) is not None
+        }
+        plain = [index for index in range(len(nodes)) if index not in drawn]
+        tokens = draw_rows(
+            [logits[index] for index in plain],
+            [self._perturbation(nodes[index]) for index in plain],
+        )
+        drawn.update(zip(plain, tokens, strict=True))
+        return [drawn[index] for index in range(len(nodes))]
+
+    def _ruled(self, node: Node, logits: Logits) -> int | None:
+        new = node.new
+        return ruled_draw(
+            new.verification, node.below, logits, new.sampling, node.position, self._noise
+        )
 
     def _perturbation(self, node: Node) -> Perturbation | None:
         sampling = node.new.sampling

@@ -6,6 +6,7 @@ from actors.errors import InputError
 from actors.messages import MAX_GRAMMAR_BYTES, LLMDescription
 from actors.request_manager.config import SpeculationConfig
 from actors.request_manager.generation import MAX_LOGPROBS, GenerationRequest
+from actors.verification import Rule
 
 
 def check_request(
@@ -24,9 +25,11 @@ def check_request(
             f"speculation.max_nodes must be between 0 and {speculation.max_tree_nodes}",
             "speculation.max_nodes",
         )
-    if wishes.verification not in (None, speculation.verification):
+    if wishes.verification not in (None, *Rule):
+        known = ", ".join(sorted(Rule))
         raise InputError(
-            f"this server verifies by {speculation.verification!r}", "speculation.verification"
+            f"no verification rule {wishes.verification!r}; there are: {known}",
+            "speculation.verification",
         )
     for name in wishes.drafters or ():
         if name not in speculation.drafters:
@@ -34,6 +37,16 @@ def check_request(
             raise InputError(
                 f"no drafter {name!r} runs here; there are: {running}", "speculation.drafters"
             )
+
+
+def rule_of(asked: GenerationRequest, speculation: SpeculationConfig) -> Rule:
+    """The rule that verifies the drafts of a request that was checked.
+
+    A greedy one has a single right answer, which every lossless rule finds alike.
+    """
+    if asked.sampling.is_greedy:
+        return Rule.COUPLED
+    return Rule(asked.speculation.verification or speculation.verification)
 
 
 def _check_grammar(asked: GenerationRequest) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from actors.request_manager.draft_gain import DraftGain, Share
@@ -191,7 +192,7 @@ class FixedBudget:
     def select(
         self, trees: Mapping[int, MergedTree], num_draws: int, num_tokens: int, room: int
     ) -> dict[int, MergedTree]:
-        return _restricted(trees, _by_probability(trees)[: max(room, 0)])
+        return _restricted(trees, _by_priority(trees)[: max(room, 0)])
 
     def observe(self, outcome: StepOutcome) -> None:
         """A fixed budget learns nothing."""
@@ -244,10 +245,13 @@ class AdaptiveBudget:
         expected_tokens = float(num_draws)
         seconds = self._beside_s + self.cost.seconds(num_tokens)
         per_token = self.cost.seconds_per_token
-        taken = []
-        for node in _by_probability(trees)[: max(room, 0)]:
-            if node.probability * seconds <= expected_tokens * per_token:
+        taken: list[_Candidate] = []
+        for node in _by_priority(trees):
+            if len(taken) >= room:
                 break
+            # Level by level a better node may still follow; one below this node is no better.
+            if node.probability * seconds <= expected_tokens * per_token:
+                continue
             expected_tokens += node.probability
             seconds += per_token
             taken.append(node)
@@ -291,14 +295,15 @@ class _Candidate(NamedTuple):
     node: int
 
 
-def _by_probability(trees: Mapping[int, MergedTree]) -> list[_Candidate]:
-    """All nodes, the most probable first; parents before children (the sort is stable)."""
+def _by_priority(trees: Mapping[int, MergedTree]) -> list[_Candidate]:
+    """All nodes, the most probable first; of trees that must be cut level by level, the first level
+    first. Parents before children (the sort is stable)."""
     nodes = [
-        _Candidate(probability, request_id, node)
+        (priority, _Candidate(tree.path_scores[node], request_id, node))
         for request_id, tree in trees.items()
-        for node, probability in enumerate(tree.path_scores)
+        for node, priority in enumerate(tree.priorities)
     ]
-    return sorted(nodes, key=lambda candidate: -candidate.probability)
+    return [candidate for _, candidate in sorted(nodes, key=itemgetter(0))]
 
 
 def _restricted(

@@ -9,6 +9,7 @@ from actors.messages import KVCommit, NewRequest, Row, StepMessage
 from actors.request_manager.merge import MergedTree
 from actors.request_manager.turns import Grant, Returned, Turn
 from actors.tree import TokenTree
+from actors.verification import NodeDraws
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Composer:
 
 def _step_row(grant: Grant, drafts: MergedTree | None) -> StepRow:
     turn = grant.turn
-    drafts = drafts.cut(grant.num_drafts, len(drafts)) if drafts else MergedTree()
+    drafts = MergedTree() if drafts is None else drafts.cut(grant.num_drafts, len(drafts))
     *before, last = turn.request.tokens[turn.start : turn.start + turn.num_tokens]
     tree = drafts.tree.rooted(last)
     scored = _prompt_ids_to_score(turn)
@@ -90,6 +91,7 @@ def _step_row(grant: Grant, drafts: MergedTree | None) -> StepRow:
         new_blocks=grant.new_blocks,
         first_output=0 if scored else turn.num_tokens - (1 if turn.draws else 0),
         scored_ids=scored,
+        draws=tuple(NodeDraws(one.node + 1, one.draws) for one in drafts.draws),
     )
     return StepRow(turn, drafts, tree, row)
 
@@ -115,5 +117,6 @@ def _new_request(grant: Grant) -> NewRequest:
         num_logprobs=max(wanted) if wanted else None,
         reused_blocks=grant.reused_blocks,
         grammar=asked.grammar,
+        verification=request.verification,
     )
     return replace(new, token_ids=tuple(request.tokens)) if new.needs_text else new

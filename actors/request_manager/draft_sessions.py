@@ -64,4 +64,5 @@ class DraftSessions:
             max_depth=task.max_depth,
             banned_early=task.banned_early,
             least_probability=task.least_probability,
+            verification=task.verification,
         )

@@ -106,4 +106,5 @@ def draft_task(turn: Turn, config: SpeculationConfig, bar: Bar) -> DraftTask | N
         drafters=wishes.drafters,
         banned_early=request.banned_early,
         grammar=request.asked.grammar,
+        verification=request.verification,
     )

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from actors.errors import InputError, PeerError, TreeServeError, UnavailableError
 from actors.messages import LLMDescription, StepMessage
-from actors.request_manager.admission import check_request
+from actors.request_manager.admission import check_request, rule_of
 from actors.request_manager.commit import OutputRules, commit
 from actors.request_manager.composer import Composer, StepRow
 from actors.request_manager.config import SchedulerConfig, SpeculationConfig
@@ -40,7 +40,6 @@ from actors.request_manager.settling import (
     verify_row,
 )
 from actors.request_manager.turns import Turn
-from actors.request_manager.verify import VERIFICATION_RULES
 from actors.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -95,7 +94,6 @@ class Engine:
         self._scheduler = Scheduler(scheduling, self._ledger, self._reuse, num_groups, clock)
         self._composer = Composer()
         self._guessing = Guessing(speculation, drafters, description.vocab_size)
-        self._rule = VERIFICATION_RULES[speculation.verification]
         acceptance = self._guessing.acceptance
         self._settler = Settler(self._ledger, self._reuse, self._composer, acceptance)
         self._next_request = 0
@@ -222,7 +220,7 @@ class Engine:
         if epoch != self._composer.epoch:
             return
         results = results_by_request(rows, reply)
-        verified = [verify_row(row, results, self._rule) for row in rows]
+        verified = [verify_row(row, results) for row in rows]
         laps.end("verify")
         tally = Tally(laps.seconds["draft"], laps.seconds["step"], reply.forward_s)
         events = [
@@ -284,7 +282,8 @@ class Engine:
             self.description.max_context_tokens,
             asked.sampling.min_tokens,
         )
-        request = Request(self._next_request, asked, rules, sink, self._clock())
+        rule = rule_of(asked, self._speculation)
+        request = Request(self._next_request, asked, rules, sink, self._clock(), rule)
         self._next_request += 1
         request.output = commit(rules, request.output, asked.emitted_ids).state
         return request

@@ -64,7 +64,8 @@ class StopConditions:
 class SpeculationOptions:
     """A request's own wishes about speculation; None leaves the server's setting.
 
-    None of these can change the output, only when it arrives.
+    None of these can change how the output is distributed, only when it arrives, but for
+    `verification="typical"`.
     """
 
     enabled: bool = True

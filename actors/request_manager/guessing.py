@@ -115,7 +115,10 @@ class Guessing:
             room: draft nodes at most.
         """
         num_draws = sum(turn.draws for turn in turns)
-        return self._budget.select(trees, num_draws, _num_tokens(turns), room)
+        chosen = self._budget.select(trees, num_draws, _num_tokens(turns), room)
+        # What was drawn below a root is tried even if no node of it is carried.
+        drawn = {key: tree.restricted(()) for key, tree in trees.items() if tree.draws}
+        return drawn | chosen
 
     def learn(
         self, guesses: Guesses, outcome: StepOutcome, accepted: Mapping[int, Accepted]
@@ -149,7 +152,8 @@ class Guessing:
         for task in tasks:
             by_drafter = drafts.get(task.request_id)
             if by_drafter:
-                merged, rejected = merge(by_drafter, self._vocab_size, self.acceptance.probability)
+                estimate, rule = self.acceptance.probability, task.verification
+                merged, rejected = merge(by_drafter, self._vocab_size, estimate, rule)
                 faults.extend(rejected.items())
                 trees[task.request_id] = merged.cut(task.max_nodes, task.max_depth)
         return trees, faults

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from actors.request_manager.ports import Draft
 from actors.tree import CONTEXT, TokenTree
+from actors.verification import NodeDraws, Rule, restricted_draws
 
 
 class Proposal(NamedTuple):
@@ -41,11 +42,16 @@ class MergedTree:
         proposals: for each node, at least one.
         acceptance: for each node, the combined estimate in [0, 1] of the probability that it is
             accepted given that its parent is.
+        draws: what draft models drew below nodes and below the root, if `rule` weighs that; all of
+            it, whatever is left of it in the tree.
+        rule: by which the drafts will be verified.
     """
 
     tree: TokenTree = field(default_factory=TokenTree)
     proposals: tuple[tuple[Proposal, ...], ...] = ()
     acceptance: tuple[float, ...] = ()
+    draws: tuple[NodeDraws, ...] = ()
+    rule: Rule = Rule.COUPLED
 
     def __len__(self) -> int:
         return len(self.tree)
@@ -58,13 +64,19 @@ class MergedTree:
             scores.append(acceptance if parent == CONTEXT else scores[parent] * acceptance)
         return tuple(scores)
 
+    @cached_property
+    def priorities(self) -> tuple[tuple[int, float], ...]:
+        """What nodes are kept by, the least first: the path score, level by level if it must be."""
+        levels = self.tree.depths if self.rule.weighs_draws else (0,) * len(self)
+        return tuple((level, -score) for level, score in zip(levels, self.path_scores, strict=True))
+
     @property
     def promise(self) -> float:
         """How many of the nodes are expected to be accepted."""
         return sum(self.path_scores)
 
     def cut(self, max_nodes: int, max_depth: int) -> MergedTree:
-        """The `max_nodes` nodes with the best path scores among those that are shallow enough.
+        """The first `max_nodes` nodes by `priorities` among those that are shallow enough.
 
         A node never outlives its parent, whose path score is at least its own and which comes
         first among equals.
@@ -73,11 +85,11 @@ class MergedTree:
             max_nodes: nodes to keep at most.
             max_depth: nodes on one path at most.
         """
-        scores, depths = self.path_scores, self.tree.depths
+        depths = self.tree.depths
         shallow = [node for node in range(len(self)) if depths[node] < max_depth]
         if len(shallow) == len(self) <= max_nodes:
             return self
-        best = sorted(shallow, key=lambda node: -scores[node])
+        best = sorted(shallow, key=self.priorities.__getitem__)
         return self.restricted(sorted(best[: max(max_nodes, 0)]))
 
     def restricted(self, nodes: Sequence[int]) -> MergedTree:
@@ -86,6 +98,8 @@ class MergedTree:
             self.tree.restricted(nodes),
             tuple(self.proposals[node] for node in nodes),
             tuple(self.acceptance[node] for node in nodes),
+            restricted_draws(self.draws, nodes),
+            self.rule,
         )
 
 
@@ -107,7 +121,10 @@ class MergeResult(NamedTuple):
 
 
 def merge(
-    drafts: Mapping[str, Draft], vocab_size: int, estimate: Estimate = believe
+    drafts: Mapping[str, Draft],
+    vocab_size: int,
+    estimate: Estimate = believe,
+    rule: Rule = Rule.COUPLED,
 ) -> MergeResult:
     """Merge the drafts of one request, by drafter name.
 
@@ -117,19 +134,26 @@ def merge(
         drafts: by drafter name.
         vocab_size: token ids must be below it.
         estimate: corrects the drafters' own scores, which the proposals keep.
+        rule: by which the drafts will be verified.
     """
-    faults = {name: _fault(draft, vocab_size) for name, draft in drafts.items()}
+    faults = {name: _fault(draft, vocab_size, rule) for name, draft in drafts.items()}
     sound = [(name, draft) for name, draft in drafts.items() if faults[name] is None]
     tree, places = TokenTree.union([draft.tree for _, draft in sound])
     proposals: list[list[Proposal]] = [[] for _ in range(len(tree))]
     for (name, draft), nodes in zip(sound, places, strict=True):
         for node, (place, score) in enumerate(zip(nodes, draft.scores, strict=True)):
             proposals[place].append(Proposal(name, node, score))
-    merged = MergedTree(tree, tuple(map(tuple, proposals)), _combined(tree, proposals, estimate))
+    draws = [
+        NodeDraws(CONTEXT if one.node == CONTEXT else nodes[one.node], one.draws)
+        for (_, draft), nodes in zip(sound, places, strict=True)
+        for one in draft.draws
+    ]
+    acceptance = _combined(tree, proposals, estimate)
+    merged = MergedTree(tree, tuple(map(tuple, proposals)), acceptance, tuple(draws), rule)
     return MergeResult(merged, {name: fault for name, fault in faults.items() if fault})
 
 
-def _fault(draft: Draft, vocab_size: int) -> str | None:
+def _fault(draft: Draft, vocab_size: int, rule: Rule) -> str | None:
     """What makes a draft unusable, if anything does."""
     if len(draft.scores) != len(draft.tree):
         return f"{len(draft.scores)} scores for {len(draft.tree)} nodes"
@@ -137,6 +161,20 @@ def _fault(draft: Draft, vocab_size: int) -> str | None:
         return f"a token id is not below {vocab_size}"
     if not all(math.isfinite(score) and 0.0 <= score <= 1.0 for score in draft.scores):
         return "a score is not in [0, 1]"
+    return _fault_of_draws(draft, vocab_size, rule) if draft.draws else None
+
+
+def _fault_of_draws(draft: Draft, vocab_size: int, rule: Rule) -> str | None:
+    if not rule.weighs_draws:
+        return f"draws, for which {rule.value} has no use"
+    if len({one.node for one in draft.draws}) < len(draft.draws):
+        return "draws below a node in two parts"
+    if not all(CONTEXT <= one.node < len(draft.tree) for one in draft.draws):
+        return "draws below a node that is not there"
+    if max(max(one.draws.support_ids) for one in draft.draws) >= vocab_size:
+        return f"a draw is not below {vocab_size}"
+    if rule is Rule.MSS and any(one.draws.repeats for one in draft.draws):
+        return "a token was drawn twice without replacement"
     return None
 
 

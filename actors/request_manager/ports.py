@@ -15,6 +15,7 @@ from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.generation import FinishReason
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree
+from actors.verification import NodeDraws, Rule
 
 
 class LLM(Protocol):
@@ -56,6 +57,7 @@ class DraftTask:
         least_probability: nodes that are accepted with a lower one are of no use.
         tokens_per_s: what all requests together commit: what a drafter's time is worth.
         grammar: what the output must follow, if anything.
+        verification: the rule by which the drafts will be verified.
     """
 
     request_id: int
@@ -69,6 +71,7 @@ class DraftTask:
     least_probability: float = 0.0
     tokens_per_s: float = 0.0
     grammar: str = ""
+    verification: Rule = Rule.COUPLED
 
     def allows(self, drafter: str) -> bool:
         """True if the request lets a drafter, by name, be asked."""
@@ -87,10 +90,15 @@ class Draft:
         tree: nodes that hang off the context are children of the root.
         scores: one per node: an estimate, in [0, 1], of the probability that the node is
             accepted *given that its parent is*.
+        draws: what was drawn below nodes of the tree and below the root, where the rule weighs
+            drafts against that. Not one is left out, whatever is left of them in the tree. Drafters
+            without a model have none: a draft that is always the same is right with the LLM's
+            probability for it, which is what equality with the LLM's token gives.
     """
 
     tree: TokenTree
     scores: tuple[float, ...]
+    draws: tuple[NodeDraws, ...] = ()
 
 
 class Drafter(Protocol):

@@ -11,6 +11,7 @@ from actors.request_manager.generation import (
     TokenLogprob,
 )
 from actors.request_manager.outbox import Sink
+from actors.verification import Rule
 
 
 class State(Enum):
@@ -43,6 +44,7 @@ class Request:
         tokens: prompt and output so far; the last one is the root of the next step.
         rules, output: when the output ends, and how far it is.
         sink: where its events go.
+        verification: the rule by which its drafts are verified.
         prompt_logprobs: of the prompt tokens scored so far, if they are wanted.
         block_keys: of its first full KV blocks, as far as they were needed (`prefix_reuse`).
         known_to_ranks: the ranks have had its `NewRequest` in this epoch.
@@ -57,6 +59,7 @@ class Request:
         rules: OutputRules,
         sink: Sink,
         arrival_s: float,
+        verification: Rule = Rule.COUPLED,
     ) -> None:
         self.request_id = request_id
         self.asked = asked
@@ -64,6 +67,7 @@ class Request:
         self.output = OutputState()
         self.arrival_s = arrival_s
         self.tokens: list[int] = [*asked.prompt_ids, *asked.emitted_ids]
+        self.verification = verification
         self.prompt_len = len(asked.prompt_ids)
         self.prompt_logprobs: list[TokenLogprob] = []
         self.state = State.WAITING

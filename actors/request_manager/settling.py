@@ -19,7 +19,7 @@ from actors.request_manager.kv_ledger import KVLedger
 from actors.request_manager.prefix_reuse import PrefixReuse
 from actors.request_manager.records import Tally
 from actors.request_manager.request import Request, State
-from actors.request_manager.verify import VerificationRule, Verified
+from actors.request_manager.verify import Verified, verify
 from actors.tree import CONTEXT
 
 
@@ -52,14 +52,12 @@ def accepted_drafts(
     }
 
 
-def verify_row(
-    row: StepRow, results: Mapping[int, RowResult], rule: VerificationRule
-) -> Verified | None:
+def verify_row(row: StepRow, results: Mapping[int, RowResult]) -> Verified | None:
     """What a row brings; None for one that drew nothing, such as a chunk within a prompt."""
     if not row.turn.draws or results[row.row.request_id].undrawn:
         return None
     first, result = _tree_output(row), results[row.row.request_id]
-    verified = rule.verify(row.tree, result.drawn_ids[first:])
+    verified = verify(row.tree, result.drawn_ids[first:])
     return verified.before({output - first for output in result.failed_outputs})
 
 

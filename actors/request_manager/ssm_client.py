@@ -103,7 +103,11 @@ class SSMDrafter:
             self._note_late(peer)
             raise
         self._num_late = 0
-        return {one.session_id: Draft(one.tree, one.scores) for one in drafts if len(one.tree)}
+        return {
+            one.session_id: Draft(one.tree, one.scores, one.draws)
+            for one in drafts
+            if len(one.tree) or one.draws
+        }
 
     def forget(self, request_id: int) -> None:
         """The request is over; its session is released in the background."""

@@ -1,15 +1,13 @@
 """Verification: which draft nodes of a step the LLM accepts.
 
-Every rule walks from the root of the step tree, so what it accepts is a path; the LLM's own token
-after the last accepted node is the bonus. Rules are objects in `VERIFICATION_RULES`.
+The walk begins at the root of the step tree, so what is accepted is a path; the LLM's own token
+after the last accepted node is the bonus.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Protocol
 
 from actors.errors import ProtocolError
 from actors.tree import TokenTree
@@ -45,40 +43,28 @@ class Verified:
         return self
 
 
-class VerificationRule(Protocol):
-    """Decides from what the LLM drew which draft nodes are accepted."""
+def verify(tree: TokenTree, drawn_ids: Sequence[int]) -> Verified:
+    """Walk the step tree: a child is accepted when it equals the token drawn at its parent.
 
-    def verify(self, tree: TokenTree, drawn_ids: Sequence[int]) -> Verified:
-        """Walk the step tree.
+    The LLM's token at every node came about by the request's rule (`actors.verification`), where
+    its logits are. The walk is the same for all of them. Under `coupled` that token is the LLM's
+    own, by argmax [score + T · G(seed, position, token)], so the output is, whatever the tree. That
+    drafts come from the same noise makes them likely to be right; nothing relies on it.
 
-        Args:
-            tree: the root, and the draft nodes below it.
-            drawn_ids: for each node the token that the LLM drew after it.
+    Args:
+        tree: the root, and the draft nodes below it.
+        drawn_ids: for each node the token that the LLM drew after it.
 
-        Raises:
-            ProtocolError: if there is not one drawn token for each node.
-        """
-
-
-class CoupledRule:
-    """A child is accepted when it equals the token that the LLM drew at its parent.
-
-    The LLM draws at every node by argmax [score + T · G(seed, position, token)], so the output is
-    the LLM's own for that noise, whatever the tree. Greedy decoding is T = 0. That drafts come
-    from the same noise makes them likely to be right; the rule does not rely on it.
+    Raises:
+        ProtocolError: if there is not one drawn token for each node.
     """
-
-    def verify(self, tree: TokenTree, drawn_ids: Sequence[int]) -> Verified:
-        if len(drawn_ids) != len(tree):
-            raise ProtocolError(f"{len(drawn_ids)} drawn tokens for {len(tree)} nodes")
-        accepted: list[int] = []
-        token_ids = [drawn_ids[ROOT]]
-        child = tree.child(ROOT, drawn_ids[ROOT])
-        while child is not None:
-            accepted.append(child)
-            token_ids.append(drawn_ids[child])
-            child = tree.child(child, drawn_ids[child])
-        return Verified(tuple(accepted), tuple(token_ids))
-
-
-VERIFICATION_RULES: Mapping[str, VerificationRule] = MappingProxyType({"coupled": CoupledRule()})
+    if len(drawn_ids) != len(tree):
+        raise ProtocolError(f"{len(drawn_ids)} drawn tokens for {len(tree)} nodes")
+    accepted: list[int] = []
+    token_ids = [drawn_ids[ROOT]]
+    child = tree.child(ROOT, drawn_ids[ROOT])
+    while child is not None:
+        accepted.append(child)
+        token_ids.append(drawn_ids[child])
+        child = tree.child(child, drawn_ids[child])
+    return Verified(tuple(accepted), tuple(token_ids))

@@ -7,6 +7,10 @@ are the top k of l + T * G under the noise that the LLM will draw with (Gumbel-t
 
 A child's score is the softmax of these perturbed logits at its place: given the noise, acceptance
 follows the perturbed score and not the draft distribution. At T = 0 it is the draft's probability.
+
+That is for `coupled` verification. Rules that weigh drafts against their distribution have them
+drawn from it by a noise of their own (`draft_draws`); for other rules the best by probability are
+as good as any. The score is then the draft's probability.
 """
 
 from __future__ import annotations
@@ -22,10 +26,23 @@ from actors.decoder.native.draws import Perturbation, best_of_rows
 from actors.logit_steps import Occurrences, adjusted, kept_ids
 from actors.noise import NoiseSource
 from actors.sampling import SamplingParams
+from actors.ssm.draft_draws import DraftDrawer
+from actors.verification import Draws, Rule
 
 Floats = npt.NDArray[np.float32]
-Family = list[tuple[int, float]]
-"""(token id, score) of a node's children, best first."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """The children of a node.
+
+    Attributes:
+        children: (token id, score), best first.
+        draws: what was drawn, if the rule weighs that.
+    """
+
+    children: Sequence[tuple[int, float]]
+    draws: Draws | None = None
 
 
 @dataclass(frozen=True)
@@ -37,12 +54,24 @@ class DrawRules:
         prompt_len: tokens before the output.
         banned_early: token ids that cannot be drawn before `sampling.min_tokens` output tokens.
         occurrences: in the session's text, if `sampling` penalises.
+        verification: the rule by which the drafts will be verified.
     """
 
     sampling: SamplingParams
     prompt_len: int = 0
     banned_early: tuple[int, ...] = ()
     occurrences: Occurrences | None = None
+    verification: Rule = Rule.COUPLED
+
+    @property
+    def shares_noise(self) -> bool:
+        """True if drafts are found by the noise that the LLM draws with."""
+        return self.verification is Rule.COUPLED
+
+    @property
+    def weighs_draws(self) -> bool:
+        """True if drafts have to be drawn, and will be weighed against what from."""
+        return self.verification.weighs_draws and not self.sampling.is_greedy
 
     def banned(self, position: int) -> tuple[int, ...]:
         """Token ids that cannot be drawn at a position yet."""
@@ -89,9 +118,10 @@ class CandidateRanker:
         self._cut_ids = cut_ids.numpy()
         self._vocab_size = vocab_size
         self._noise = noise
+        self._drawer = DraftDrawer(self._cut_ids, noise)
 
-    def children(self, parents: Sequence[Parent], logits: Tensor) -> list[Family]:
-        """The children of each parent, best first.
+    def families(self, parents: Sequence[Parent], logits: Tensor) -> list[Family]:
+        """The children of each parent.
 
         Args:
             logits: [parents, cut] float32; overwritten.
@@ -99,17 +129,43 @@ class CandidateRanker:
         rows = logits.numpy()
         for parent, row in zip(parents, rows, strict=True):
             self._adjust(parent, row)
+        weighed = [parent.rules.weighs_draws for parent in parents]
+        if not any(weighed):
+            return self._best(parents, rows)
+        plain = iter(
+            self._best(
+                [parent for parent, draws in zip(parents, weighed, strict=True) if not draws],
+                rows[np.logical_not(weighed)],
+            )
+        )
+        return [
+            self._drawn(parent, row) if draws else next(plain)
+            for parent, row, draws in zip(parents, rows, weighed, strict=True)
+        ]
+
+    def _best(self, parents: Sequence[Parent], rows: Floats) -> list[Family]:
+        """Families of the best by perturbed logit; overwrites `rows`."""
+        if not parents:
+            return []
         count = min(max(parent.num_children for parent in parents), rows.shape[1])
         places, scores = best_of_rows(rows, [self._perturbation(one) for one in parents], count)
         token_ids = self._cut_ids[places]
+        counts = [parent.num_children for parent in parents]
         return [
-            [(token, score) for token, score in zip(ids, values, strict=True) if score > 0.0][
-                : parent.num_children
-            ]
-            for parent, ids, values in zip(
-                parents, token_ids.tolist(), scores.tolist(), strict=True
-            )
+            Family([one for one in zip(ids, values, strict=True) if one[1] > 0.0][:count])
+            for count, ids, values in zip(counts, token_ids.tolist(), scores.tolist(), strict=True)
         ]
+
+    def _drawn(self, parent: Parent, logits: Floats) -> Family:
+        """What is drawn below a parent, and the tokens of it by probability."""
+        rules = parent.rules
+        draws = self._drawer.draw(
+            rules.verification, logits, rules.sampling, parent.position, parent.num_children
+        )
+        children = {
+            token: float(draws.probabilities[draws.places[token]]) for token in draws.token_ids
+        }
+        return Family(sorted(children.items(), key=lambda child: -child[1]), draws)
 
     def _adjust(self, parent: Parent, logits: Floats) -> None:
         """All logit steps for one node, in place; what they cut off becomes -inf."""
@@ -122,10 +178,12 @@ class CandidateRanker:
             cut_off = np.ones(len(logits), np.bool_)
             cut_off[kept_ids(logits, sampling)] = False
             logits[cut_off] = -np.inf
+        if not (sampling.is_greedy or parent.rules.shares_noise or parent.rules.weighs_draws):
+            logits /= np.float32(sampling.temperature)  # the score is the probability
 
     def _perturbation(self, parent: Parent) -> Perturbation | None:
         sampling = parent.rules.sampling
-        if sampling.is_greedy:
+        if sampling.is_greedy or not parent.rules.shares_noise:
             return None
         noise = self._noise.get(sampling.seed, parent.position)
         return Perturbation(noise, sampling.temperature)

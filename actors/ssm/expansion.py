@@ -140,7 +140,8 @@ def _add_children(ranker: CandidateRanker, sprouts: Sequence[Sprout], logits: Te
         for sprout in sprouts
         for node in sprout.growth.frontier
     ]
-    families = iter(ranker.children(parents, logits))
+    families = iter(ranker.families(parents, logits))
     for sprout in sprouts:
         if sprout.growth.frontier:
-            sprout.growth.add([next(families) for _ in sprout.growth.frontier])
+            born = [next(families) for _ in sprout.growth.frontier]
+            sprout.growth.add([one.children for one in born], [one.draws for one in born])

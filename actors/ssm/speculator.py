@@ -157,11 +157,13 @@ class Speculator:
         if asked.sampling.penalizes:
             occurrences = Occurrences.none(self._model.vocab_size)
             occurrences.add(0, session.token_ids, asked.prompt_len)
-        rules = DrawRules(asked.sampling, asked.prompt_len, asked.banned_early, occurrences)
+        rules = DrawRules(
+            asked.sampling, asked.prompt_len, asked.banned_early, occurrences, asked.verification
+        )
         max_nodes = min(asked.max_nodes, self._ssm.max_nodes)
         max_depth = min(asked.max_depth, self._ssm.max_depth)
         least = asked.least_probability if self._policy.chooses else 0.0
-        growth = Growth(self._policy, max_nodes, max_depth, least)
+        growth = Growth(self._policy, max_nodes, max_depth, least, rules.weighs_draws)
         return Sprout(session, rules, growth)
 
 

@@ -81,6 +81,24 @@ def test_speculation_changes_how_soon_and_not_what(server: Server) -> None:
     assert without["metrics"]["speculative_decoding"]["num_draft_tokens"] == 0
 
 
+def test_a_request_may_choose_how_its_drafts_are_verified(server: Server) -> None:
+    prompt = "Repeat after me: one two three four five six. one two three four"
+    fields = {"prompt": prompt, "max_tokens": 48, "temperature": 0.7, "seed": 11}
+    plain = completion(server, **fields, speculation={"enabled": False})
+    for rule in ("naive", "mss", "spectr", "typical"):
+        answer = completion(server, **fields, speculation={"verification": rule})
+        assert answer["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"] > 0
+        greedy = completion(server, prompt=prompt, speculation={"verification": rule})
+        assert greedy["choices"] == completion(server, prompt=prompt)["choices"]
+        if rule == "naive":
+            assert answer["choices"][0]["text"] == plain["choices"][0]["text"]
+    with server.client() as client:
+        body = {"model": server.model, "prompt": "a", "speculation": {"verification": "hope"}}
+        refusal = client.post("/v1/completions", json=body)
+    assert refusal.status_code == 400
+    assert refusal.json()["error"]["param"] == "speculation.verification"
+
+
 def test_what_is_asked_of_the_logits_holds_with_speculation_and_without(server: Server) -> None:
     schema = {
         "type": "object",

@@ -191,3 +191,15 @@ def test_plain_values_and_the_order_of_a_range() -> None:
     assert config_of({"llm": {"device": "cuda"}}).llm.device == "cuda"
     with pytest.raises(ConfigError, match=r"metrics\.port_range: the first port"):
         config_of({"metrics": {"port_range": [9101, 9100]}})
+
+
+@pytest.mark.parametrize("rule", ["coupled", "naive", "mss", "spectr", "typical"])
+def test_every_verification_rule_can_be_configured(rule: str) -> None:
+    config = parse_config(f"speculation: {{verification: {rule}}}")
+    assert config.speculation.verification == rule
+
+
+def test_an_unknown_verification_rule_is_refused_by_name() -> None:
+    (problem,) = problems("speculation: {verification: hope}")
+    assert "speculation.verification" in problem
+    assert "'mss'" in problem

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from actors.request_manager.verify import VERIFICATION_RULES
+from actors.request_manager.verify import verify
 from actors.tree import TokenTree
 
 
@@ -79,7 +79,6 @@ def tree_stream(
 
     `redraw_misses` makes the mistake of drawing again where no child equals the draw.
     """
-    rule = VERIFICATION_RULES["coupled"]
     tokens, step = prompt, 0
     while len(tokens) < len(prompt) + num_tokens:
         tree = step_tree(drafter(tokens), tokens[-1])
@@ -92,6 +91,6 @@ def tree_stream(
             if redraw_misses and node in inner and tree.child(node, token) is None:
                 token = draw(context, place._replace(draw=1))
             drawn_ids.append(token)
-        tokens += rule.verify(tree, drawn_ids).token_ids
+        tokens += verify(tree, drawn_ids).token_ids
         step += 1
     return tokens[len(prompt) :][:num_tokens]

@@ -10,7 +10,7 @@ from coupled_decoding import plain_stream, tree_stream
 
 from actors.request_manager.commit import OutputRules, OutputState, commit
 from actors.request_manager.generation import FinishReason, StopConditions
-from actors.request_manager.verify import VERIFICATION_RULES
+from actors.request_manager.verify import verify
 from actors.tree import TokenTree
 from actors.vocabulary import Vocabulary
 
@@ -58,7 +58,7 @@ def generate(rules, draft):
     while state.finish_reason is None:
         tree = draft(tokens).rooted(tokens[-1])
         drawn_ids = [scripted(tokens[:-1] + tree.path_tokens(node)) for node in range(len(tree))]
-        verified = VERIFICATION_RULES["coupled"].verify(tree, drawn_ids)
+        verified = verify(tree, drawn_ids)
         committed = commit(rules, state, verified.token_ids)
         blocks.append((len(committed.token_ids), len(verified.token_ids)))
         tokens, state = tokens + committed.token_ids, committed.state

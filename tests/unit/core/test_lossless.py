@@ -17,10 +17,9 @@ from scipy import stats
 
 from actors.errors import ProtocolError
 from actors.noise import NoiseSource, Stream
-from actors.request_manager.verify import VERIFICATION_RULES, Verified
+from actors.request_manager.verify import Verified, verify
 from actors.tree import CONTEXT, TokenTree
 
-COUPLED = VERIFICATION_RULES["coupled"]
 WORDS = 3
 PROMPT = (0, 1)
 NUM_TOKENS = 3
@@ -31,20 +30,20 @@ NUM_TOKENS = 3
 
 def test_the_longest_matching_path_and_the_bonus():
     tree = TokenTree.from_paths([[1, 2, 3], [1, 4], [5]]).rooted(0)  # r 1 2 3 4 5
-    assert COUPLED.verify(tree, [1, 2, 9, 9, 9, 9]) == Verified((1, 2), (1, 2, 9))
-    assert COUPLED.verify(tree, [1, 4, 9, 9, 8, 9]) == Verified((1, 4), (1, 4, 8))
-    assert COUPLED.verify(tree, [7, 2, 3, 9, 9, 9]) == Verified((), (7,))
-    assert COUPLED.verify(tree, [5, 2, 3, 9, 9, 6]).kept_nodes == (0, 5)
+    assert verify(tree, [1, 2, 9, 9, 9, 9]) == Verified((1, 2), (1, 2, 9))
+    assert verify(tree, [1, 4, 9, 9, 8, 9]) == Verified((1, 4), (1, 4, 8))
+    assert verify(tree, [7, 2, 3, 9, 9, 9]) == Verified((), (7,))
+    assert verify(tree, [5, 2, 3, 9, 9, 6]).kept_nodes == (0, 5)
 
 
 def test_a_root_alone_brings_one_token():
-    assert COUPLED.verify(TokenTree.chain([4]), [6]) == Verified((), (6,))
+    assert verify(TokenTree.chain([4]), [6]) == Verified((), (6,))
 
 
 @pytest.mark.parametrize("drawn_ids", [[], [1], [1, 2, 3]])
 def test_one_drawn_token_for_each_node(drawn_ids):
     with pytest.raises(ProtocolError, match="drawn tokens"):
-        COUPLED.verify(TokenTree.chain([0, 1]), drawn_ids)
+        verify(TokenTree.chain([0, 1]), drawn_ids)
 
 
 # ----------------------------------------------------------------- every noise cell, every tree

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from test_tree import all_paths, is_depth_first, trees
 from actors.request_manager.merge import MergedTree, Proposal, merge
 from actors.request_manager.ports import Draft
 from actors.tree import CONTEXT, TokenTree
+from actors.verification import Draws, NodeDraws, Rule
 
 VOCAB_SIZE = 5
 SCORES = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0.0, 1.0))
@@ -154,3 +156,59 @@ def test_a_wrong_draft_is_left_out_whole_and_reported(wrong, reason):
     assert merged == merge({"right": right}, VOCAB_SIZE).merged
     assert list(rejected) == ["wrong"]
     assert reason in rejected["wrong"]
+
+
+# ----------------------------------------------------------------- drafts that will be weighed
+
+
+def draws(*tokens):
+    return Draws(tokens, (1, 2, 3), (0.5, 0.3, 0.2))
+
+
+def drawn_draft():
+    tree = TokenTree((1, 2, 3), (CONTEXT, CONTEXT, 1))
+    return Draft(
+        tree, (0.5, 0.2, 0.9), (NodeDraws(CONTEXT, draws(1, 2)), NodeDraws(1, draws(3, 1)))
+    )
+
+
+def test_draws_follow_their_nodes_and_outlive_the_drafts():
+    lookup = draft_of([2, 3], [4])
+    merged, rejected = merge({"lookup": lookup, "ssm": drawn_draft()}, 5, rule=Rule.MSS)
+    assert not rejected
+    below_2 = merged.tree.child(CONTEXT, 2)
+    assert merged.draws == (NodeDraws(CONTEXT, draws(1, 2)), NodeDraws(below_2, draws(3, 1)))
+    nothing = merged.restricted(())
+    assert nothing.draws == (NodeDraws(CONTEXT, draws(1, 2)),)
+    assert nothing.rule is Rule.MSS
+
+
+def test_weighed_drafts_are_cut_level_by_level():
+    """A deep node that is sure does not push out one above that is not."""
+    scores = (0.9, 0.05, 1.0, 1.0)
+    tree = TokenTree((1, 2, 3, 4), (CONTEXT, CONTEXT, 0, 2))
+    for rule, left in ((Rule.MSS, {(1,), (2,)}), (Rule.COUPLED, {(1,), (1, 3)})):
+        merged, _ = merge({"ssm": Draft(tree, scores)}, 5, rule=rule)
+        assert all_paths(merged.cut(2, 9).tree) == left
+
+
+@pytest.mark.parametrize(
+    ("change", "rule", "reason"),
+    [
+        ({}, Rule.COUPLED, "coupled has no use"),
+        ({"draws": (NodeDraws(3, draws(1)),)}, Rule.MSS, "not there"),
+        ({"draws": (NodeDraws(0, draws(1)),) * 2}, Rule.SPECTR, "two parts"),
+        ({"draws": (NodeDraws(0, Draws((7,), (7,), (1.0,))),)}, Rule.MSS, "not below 5"),
+        ({"draws": (NodeDraws(0, draws(1, 1)),)}, Rule.MSS, "twice"),
+    ],
+)
+def test_draws_with_a_fault_take_the_whole_draft_with_them(change, rule, reason):
+    merged, rejected = merge({"ssm": replace(drawn_draft(), **change)}, 5, rule=rule)
+    assert reason in rejected["ssm"]
+    assert not merged.draws
+    assert len(merged) == 0
+
+
+def test_with_replacement_a_token_may_be_drawn_twice():
+    twice = replace(drawn_draft(), draws=(NodeDraws(0, draws(1, 1)),))
+    assert not merge({"ssm": twice}, 5, rule=Rule.SPECTR).rejected

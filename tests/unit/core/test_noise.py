@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from actors.noise import NoiseSource, Stream, gumbel_from_bits, philox_4x32_10
+from actors.noise import NoiseSource, Stream, gumbel_from_bits, philox_4x32_10, uniforms
 
 VECTORS = json.loads((Path(__file__).parent / "noise_vectors.json").read_text())
 GumbelOfBits = Callable[[np.ndarray], np.ndarray]
@@ -131,6 +131,18 @@ def test_values_are_standard_gumbel_and_independent_across_tokens_positions_seed
     others = [source.get(1, 1), source.get(2, 0), source.get(1, 0, Stream.DRAFT), np.roll(first, 1)]
     for other in others:
         assert abs(stats.spearmanr(first, other).statistic) < 4 / np.sqrt(len(first))
+
+
+def test_uniform_variates_are_uniform_and_those_of_the_cipher():
+    flips = np.array([uniforms(seed, 7, Stream.COIN, 6) for seed in range(2000)])
+    assert flips.shape == (2000, 6)
+    assert stats.kstest(flips.ravel(), "uniform").pvalue > 1e-3
+    assert np.abs(np.corrcoef(flips.T) - np.eye(6)).max() < 0.1
+    assert uniforms(5, 7, Stream.COIN, 2).tolist() == uniforms(5, 7, Stream.COIN, 6)[:2].tolist()
+    counters = np.array([[1], [7], [Stream.COIN], [0]], dtype=np.uint64)
+    philox_4x32_10(counters, 5)
+    assert uniforms(5, 7, Stream.COIN, 6)[5] == (counters[1, 0] + 0.5) / 2**32
+    assert uniforms(5, 7, Stream.COIN, 0).shape == (0,)
 
 
 def test_noise_is_remembered_for_as_many_positions_as_agreed():

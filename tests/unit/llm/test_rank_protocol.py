@@ -6,13 +6,14 @@ import dataclasses
 
 import pytest
 import torch
-from tiny_models import tiny_house
+from tiny_models import VOCAB_SIZE, tiny_house
 
 from actors.errors import ProtocolError, StaleEpoch
 from actors.llm.message_checks import check_message
 from actors.messages import KVCommit, NewRequest, Row, StepMessage
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree
+from actors.verification import Draws, NodeDraws, Rule
 
 BLOCK_TOKENS = 4
 NUM_BLOCKS = 32
@@ -39,6 +40,10 @@ def new(request_id, **more):
     return NewRequest(request_id, 1, SamplingParams(temperature=0.0), **more)
 
 
+def drawn(node, *tokens):
+    return (NodeDraws(node, Draws(tokens, tuple(set(tokens)), (1.0,) * len(set(tokens)))),)
+
+
 KEEP = KVCommit(0, (0, 2))
 BAD_STEPS = {
     "row of an unknown request": {"rows": (chain(9, 0, [1], [5]),)},
@@ -51,6 +56,22 @@ BAD_STEPS = {
     "block granted twice in a step": {
         "new": (new(1), new(2)),
         "rows": (chain(1, 0, [1], [5]), chain(2, 0, [1], [5])),
+    },
+    "draws at no node": {
+        "new": (new(1, verification=Rule.MSS),),
+        "rows": (chain(1, 0, [1], [5], draws=drawn(1, 6)),),
+    },
+    "draws outside the vocabulary": {
+        "new": (new(1, verification=Rule.MSS),),
+        "rows": (chain(1, 0, [1], [5], draws=drawn(0, VOCAB_SIZE)),),
+    },
+    "draws under a rule that has no use for them": {
+        "new": (new(1),),
+        "rows": (chain(1, 0, [1], [5], draws=drawn(0, 6)),),
+    },
+    "a token drawn twice without replacement": {
+        "new": (new(1, verification=Rule.MSS),),
+        "rows": (chain(1, 0, [1], [5], draws=drawn(0, 6, 6)),),
     },
     "reused block that is not there": {"new": (new(1, reused_blocks=(NUM_BLOCKS,)),)},
     "reused block that was never filled": {"new": (new(1, reused_blocks=(0, 7)),)},
@@ -217,3 +238,9 @@ def test_a_request_whose_steps_cannot_be_run_is_refused(house, sampling, more):
     wrong = NewRequest(1, 2, SamplingParams(**sampling), **more)
     with pytest.raises(ProtocolError, match="request 1"):
         house.rank.step(StepMessage(0, house.next_step, new=(wrong,)))
+
+
+def test_draws_that_a_rule_can_weigh_are_taken(house):
+    row = chain(1, 0, [1], [5], draws=drawn(0, 6, 7))
+    message = StepMessage(0, house.next_step, new=(new(1, verification=Rule.MSS),), rows=(row,))
+    assert len(house.rank.step(message).results) == 1

@@ -11,6 +11,7 @@ from actors.request_manager.drafter_worth import StepOutcome
 from actors.request_manager.merge import MergedTree, merge
 from actors.request_manager.ports import Draft
 from actors.tree import TokenTree
+from actors.verification import Rule
 
 
 def tree(*scores: float, width: int = 1) -> MergedTree:
@@ -145,3 +146,17 @@ def test_acceptance_moves_from_the_drafters_word_to_what_is_measured() -> None:
     assert acceptance.probability("d", 0, 0.8) == pytest.approx(0.2, abs=0.05)
     assert acceptance.probability("other", 0, 0.8) == pytest.approx(0.8)
     assert acceptance.probability("d", 3, 0.8) == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("budget", [trained(10e-3, 0.3e-3), FixedBudget()])
+def test_weighed_drafts_are_taken_level_by_level(budget) -> None:
+    """Whatever stands below: the first level is chosen as if it stood alone."""
+    shape = TokenTree((0, 1, 2, 3, 4), (-1, -1, 0, 2, 3))
+    for deep in (0.01, 1.0):
+        scores = (0.8, 0.15, deep, deep, deep)
+        weighed = merge({"d": Draft(shape, scores)}, 1000, rule=Rule.MSS).merged
+        chosen = budget.select({1: weighed}, num_draws=1, num_tokens=1, room=2)[1]
+        assert chosen.tree.token_ids == (0, 1)
+        assert chosen.rule is Rule.MSS
+    free = merge({"d": Draft(shape, scores)}, 1000).merged
+    assert budget.select({1: free}, 1, 1, room=2)[1].tree.token_ids == (0, 2)

@@ -9,6 +9,7 @@ import pytest
 
 from actors.ssm.growth import BestFirst, Growth, Policy, Static
 from actors.tree import CONTEXT
+from actors.verification import Draws
 
 BRANCHING = 4
 
@@ -53,7 +54,7 @@ def test_best_first_keeps_the_best_paths_of_all(max_nodes: int, max_depth: int) 
     ]
     best = sorted(every, key=path_score, reverse=True)[:max_nodes]
     growth, expanded = grow(BestFirst(BRANCHING), max_nodes, max_depth)
-    tree, scores = growth.result()
+    tree, scores, _ = growth.result()
     assert {tree.path_tokens(node) for node in range(len(tree))} == set(best)
     assert len(scores) == len(tree)
     assert expanded < 1 + max_nodes * max_depth
@@ -66,20 +67,20 @@ def test_what_is_of_no_use_is_neither_kept_nor_expanded(least: float) -> None:
         path for path in map(whole.result()[0].path_tokens, range(16)) if path_score(path) >= least
     }
     growth, expanded = grow(BestFirst(BRANCHING), 16, 4, least)
-    tree, _ = growth.result()
+    tree, _, _ = growth.result()
     assert {tree.path_tokens(node) for node in range(len(tree))} == useful
     assert expanded < all_expanded if least > 0.1 else expanded <= all_expanded
 
 
 def test_scores_are_those_of_the_nodes() -> None:
-    tree, scores = grow(BestFirst(BRANCHING), 9, 4)[0].result()
+    tree, scores, _ = grow(BestFirst(BRANCHING), 9, 4)[0].result()
     for node, score in enumerate(scores):
         path = tree.path_tokens(node)
         assert score == dict(family(path[:-1], BRANCHING))[path[-1]]
 
 
 def test_static_widths_give_their_product() -> None:
-    tree, _ = grow(Static((3, 2, 1)), 64, 10)[0].result()
+    tree, _, _ = grow(Static((3, 2, 1)), 64, 10)[0].result()
     assert [tree.depths.count(depth) for depth in range(4)] == [3, 6, 6, 0]
 
 
@@ -103,3 +104,36 @@ def test_nothing_to_draft_is_an_empty_tree() -> None:
     growth.add([[]])
     assert growth.frontier == []
     assert len(growth.result()[0]) == 0
+
+
+def test_by_level_what_a_depth_keeps_does_not_depend_on_the_next() -> None:
+    """The same first depth, and below it the most or the least that can come."""
+    kept = []
+    for score in (1.0, 0.3):
+        growth = Growth(BestFirst(4), 8, 4, by_level=True)
+        growth.add([[(1, 0.4), (2, 0.3), (3, 0.2), (4, 0.1)]])
+        while growth.frontier:
+            growth.add([[(5, score)] for _ in growth.frontier])
+        tree, _, _ = growth.result()
+        assert len(tree) == 8
+        kept.append({tree.path_tokens(node) for node in range(len(tree)) if tree.depths[node] == 0})
+    assert kept[0] == kept[1] == {(1,), (2,), (3,), (4,)}
+
+
+def test_by_level_a_depth_gets_half_of_what_is_left_and_the_last_the_rest() -> None:
+    growth = Growth(BestFirst(8), 16, 3, by_level=True)
+    while growth.frontier:
+        growth.add([[(token, 0.1) for token in range(8)] for _ in growth.frontier])
+    tree, _, _ = growth.result()
+    assert [tree.depths.count(depth) for depth in range(3)] == [8, 4, 4]
+
+
+def test_all_that_was_drawn_below_a_kept_node_is_told() -> None:
+    draws = [Draws((one, 9), (one, 9), (0.5, 0.5)) for one in range(4)]
+    growth = Growth(BestFirst(2), 3, 2, by_level=True)
+    growth.add([[(0, 0.6), (9, 0.1)]], draws[:1])
+    growth.add([[(1, 0.1)], [(2, 0.9)]], draws[1:3])
+    tree, _, told = growth.result()
+    assert {tree.path_tokens(node) for node in range(3)} == {(0,), (9,), (9, 2)}
+    by_path = {tree.path_tokens(one.node) if one.node >= 0 else (): one.draws for one in told}
+    assert by_path == {(): draws[0], (0,): draws[1], (9,): draws[2]}

@@ -16,6 +16,8 @@ from actors.errors import ProtocolError
 from actors.sampling import SamplingParams
 from actors.ssm.model import DraftShape
 from actors.ssm.speculator import MAX_CATCH_UP_TOKENS, Speculator
+from actors.tree import CONTEXT
+from actors.verification import Rule
 
 SAMPLINGS = (
     SamplingParams(temperature=0.0),
@@ -207,3 +209,20 @@ def test_it_says_what_it_is() -> None:
     assert description.vocab_size == VOCAB
     assert description.llm_weights_hash == "w" * 8
     assert model.draft(DraftRequest((session(1, text(1, 9)),))).weights_version == 3
+
+
+@pytest.mark.parametrize("expansion", ["best_first", (3, 2, 1)])
+def test_weighed_drafts_come_with_all_that_was_drawn(expansion: str | tuple[int, ...]) -> None:
+    model = speculator(expansion=expansion)
+    (draft,) = drafted(model, session(1, text(1, 12), verification=Rule.MSS))
+    told = {one.node: one.draws for one in draft.draws}
+    inner = set(draft.tree.parents)
+    assert inner <= told.keys() <= {CONTEXT, *range(len(draft.tree))}
+    for token, parent in zip(draft.tree.token_ids, draft.tree.parents, strict=True):
+        assert token in told[parent].token_ids
+    widths = (8,) * 4 if expansion == "best_first" else expansion
+    for node, draws in told.items():
+        depth = 0 if node == CONTEXT else draft.tree.depths[node] + 1
+        assert len(draws.token_ids) == widths[depth]
+    (plain,) = drafted(model, session(1, text(1, 12)))
+    assert plain.draws == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from verification_messages import node_draws, rules
 
 from actors import draft_wire
 from actors.drafts import (
@@ -44,6 +45,7 @@ sessions = st.lists(
         max_depth=uint32,
         banned_early=ids,
         least_probability=scores,
+        verification=rules,
     ),
     max_size=4,
 ).map(tuple)
@@ -59,7 +61,7 @@ def session_drafts(draw: st.DrawFn) -> SessionDraft:
     tree = draw(trees)
     size = len(tree)
     values = tuple(draw(st.lists(scores, min_size=size, max_size=size)))
-    return SessionDraft(draw(uint64), draw(st.booleans()), tree, values)
+    return SessionDraft(draw(uint64), draw(st.booleans()), tree, values, draw(node_draws(-1, size)))
 
 
 replies = st.builds(

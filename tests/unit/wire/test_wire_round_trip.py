@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from verification_messages import node_draws, rules
 
 from actors import wire
 from actors.errors import ProtocolError
@@ -64,6 +65,7 @@ new_requests = st.builds(
     reused_blocks=tuples(uint32),
     token_ids=tuples(token),
     grammar=st.text(st.characters(codec="utf-8")),
+    verification=rules,
 )
 
 
@@ -78,6 +80,7 @@ def rows(draw: st.DrawFn) -> Row:
         new_blocks=draw(tuples(uint32)),
         first_output=first_output,
         scored_ids=draw(tuples(token, len(tree) - first_output)),
+        draws=draw(node_draws(0, len(tree))),
     )
 
 
