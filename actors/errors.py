@@ -35,13 +35,13 @@ class InputError(TreeServeError):
         code: a stable word for programs.
     """
 
-    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+    def __init__(self, message: str, param: str | None = None, code: str = "invalid_value") -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.code = code
 
-    def __reduce__(self) -> tuple[type[InputError], tuple[str, str | None, str | None]]:
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, str | None, str]]:
         return type(self), (self.message, self.param, self.code)
 
 

@@ -36,5 +36,5 @@ class Typical:
     def least_probability(self, target: Probabilities) -> float:
         """What a draft's probability has to be above."""
         possible = target[target > 0.0]
-        entropy = -float(possible @ np.log(possible))
+        entropy = -float((possible * np.log(possible)).sum())  # BLAS would wake its threads
         return min(self.epsilon, self.delta * float(np.exp(-entropy)))
