@@ -1,7 +1,8 @@
 """Grammars that an output must follow, by the library `llguidance`; the one place that knows it.
 
-A grammar travels as its source text, in llguidance's own form, and is compiled where tokens are
-drawn. What it allows is a matter of bytes: of the vocabulary's, the same that text is made of.
+A grammar travels as its source text, in llguidance's own form, and is compiled wherever it is
+followed: where tokens are drawn, over the tokens of the LLM's vocabulary; where it is drafted from,
+over single bytes. What it allows is the same in both, a matter of the bytes that text is made of.
 Keywords of JSON schema that llguidance cannot enforce, or that there are not, are errors, never
 passed over.
 
@@ -115,7 +116,8 @@ def _depth(value: object) -> int:
 
 
 class GrammarError(Exception):
-    """A grammar that cannot be followed: it needs too much work, or the model has no end for it."""
+    """A grammar that cannot be followed: it is wrong, needs too much work, or the model has no end
+    for it."""
 
 
 class Matcher:
@@ -178,8 +180,11 @@ class Grammars:
         )
 
     def compile(self, source: str) -> Matcher:
-        """A matcher at the start of a grammar. Raises GrammarError if it is too large."""
-        matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_limits())
+        """A matcher at the start of a grammar. Raises GrammarError if it is wrong or too large."""
+        try:
+            matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_limits())
+        except (ValueError, TypeError, RuntimeError) as error:  # as the library maps its own
+            raise GrammarError(str(error)) from error
         if matcher.is_error():
             raise GrammarError(matcher.get_error())
         return Matcher(matcher, self._vocab_size)
