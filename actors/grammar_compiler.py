@@ -1,18 +1,19 @@
 """Compiles grammars on a thread of its own: a large one holds up its own request and nobody else.
 
-What was compiled is kept for other requests with the same grammar, the least used go first.
+What was compiled is kept while it is in use, and then for other requests with the same grammar; of
+those that nobody uses, the ones asked for longest ago go first. For callers on one thread.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from actors.grammar import Grammars, Matcher
 
 _KEPT = 64
-"""Grammars that are kept for other requests."""
+"""Grammars that are kept, more only if more are in use."""
 
 
 class GrammarCompiler:
@@ -26,22 +27,37 @@ class GrammarCompiler:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compile")
         self._grammars = self._thread.submit(make)
         self._starts: OrderedDict[str, Future[Matcher]] = OrderedDict()
+        self._users: Counter[str] = Counter()
 
-    def start_of(self, source: str) -> Future[Matcher]:
-        """A matcher at the start of a grammar, to be copied; or GrammarError."""
+    def acquire(self, source: str) -> Future[Matcher]:
+        """A matcher at the start of a grammar, to be copied; or GrammarError.
+
+        Whoever asks is a user of the grammar until it calls `release`.
+        """
         if source not in self._starts:
             self._starts[source] = self._thread.submit(self._compile, source)
-            if len(self._starts) > _KEPT:
-                self._starts.popitem(last=False)
         self._starts.move_to_end(source)
+        self._users[source] += 1
+        self._forget_idle()
         return self._starts[source]
 
-    def give_up(self, start: Future[Matcher]) -> None:
-        """Nobody waits for a grammar any more: it need not be compiled."""
-        if start.cancel():
-            self._starts = OrderedDict(
-                (source, other) for source, other in self._starts.items() if other is not start
-            )
+    def release(self, source: str) -> None:
+        """A user is gone; a grammar that nobody waits for any more need not be compiled."""
+        self._users[source] -= 1
+        if self._users[source]:
+            return
+        del self._users[source]
+        if self._starts[source].cancel():
+            del self._starts[source]
+        self._forget_idle()
+
+    def _forget_idle(self) -> None:
+        """Keep no more than `_KEPT`, but for those in use."""
+        num_over = len(self._starts) - _KEPT
+        if num_over > 0:
+            idle = [source for source in self._starts if source not in self._users]
+            for source in idle[:num_over]:
+                del self._starts[source]
 
     def _compile(self, source: str) -> Matcher:
         return self._grammars.result().compile(source)

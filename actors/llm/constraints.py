@@ -44,7 +44,8 @@ class Constraints:
 
     def clear(self) -> None:
         """A new epoch begins."""
-        self._walks.clear()
+        for request_id in list(self._walks):
+            self._drop(request_id)
 
     def follow(self, new: Sequence[NewRequest], gone: Sequence[int]) -> None:
         """Requests go, and others come, whose grammars are compiled before they are needed."""
@@ -53,15 +54,13 @@ class Constraints:
         for request in new:
             if request.grammar:
                 self._walks[request.request_id] = _Walk(
-                    request, self._compiler.start_of(request.grammar)
+                    request, self._compiler.acquire(request.grammar)
                 )
 
     def _drop(self, request_id: int) -> None:
-        """A grammar that nobody waits for any more need not be compiled."""
         walk = self._walks.pop(request_id, None)
-        if walk is None or any(other.start is walk.start for other in self._walks.values()):
-            return
-        self._compiler.give_up(walk.start)
+        if walk is not None:
+            self._compiler.release(walk.source)
 
     def wait(self, request_ids: Sequence[int], patience_s: float) -> set[int]:
         """Which of these requests' grammars are still being compiled.
@@ -110,6 +109,7 @@ class _Walk:
     """
 
     def __init__(self, new: NewRequest, start: Future[Matcher]) -> None:
+        self.source = new.grammar
         self.start = start
         self._new = new
         self._matcher: Matcher | None = None

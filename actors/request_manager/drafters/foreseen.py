@@ -43,7 +43,7 @@ def foresee(
 
     Args:
         matcher: of single bytes, behind the output; stays there.
-        output: so far.
+        output: so far; of a long one, its beginning and its end, which tell how it is laid out.
         is_late: True when no more time is to be spent.
 
     Raises:

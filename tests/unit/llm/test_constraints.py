@@ -202,6 +202,22 @@ def test_a_grammar_that_nobody_waits_for_is_not_compiled(monkeypatch):
     assert compiled == [first, second, third]
 
 
+def test_a_new_epoch_waits_for_no_grammar_of_the_last(monkeypatch):
+    release, compiled = threading.Event(), []
+    monkeypatch.setattr(
+        Grammars, "compile", lambda self, source: release.wait() and compiled.append(source)
+    )
+    constraints = Constraints(VOCABULARY, VOCAB_SIZE)
+    new = [NewRequest(i, 2, SamplingParams(), grammar=GRAMMARS[i]) for i in range(3)]
+    constraints.follow(new[:2], [])
+    constraints.clear()
+    constraints.follow(new[2:], [])
+    release.set()
+    while constraints.wait([2], 1.0):
+        pass
+    assert GRAMMARS[1] not in compiled
+
+
 def test_a_grammar_that_needs_too_much_work_says_so(grammars):
     with pytest.raises(GrammarError):
         grammars.compile("no grammar at all {")
