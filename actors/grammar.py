@@ -183,7 +183,7 @@ class Grammars:
         """A matcher at the start of a grammar. Raises GrammarError if it is wrong or too large."""
         try:
             matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_limits())
-        except (ValueError, TypeError, RuntimeError) as error:  # as the library maps its own
+        except (ValueError, RuntimeError) as error:  # as the library maps its own
             raise GrammarError(str(error)) from error
         if matcher.is_error():
             raise GrammarError(matcher.get_error())

@@ -6,11 +6,11 @@ import json
 import re
 
 import pytest
-from grammar_tasks import SCHEMA
 
 from actors.grammar import Matcher, byte_grammars, grammar_of_choice, grammar_of_regex
 from actors.request_manager.drafters.foreseen import MAX_LOOKS, foresee
 from actors.request_manager.drafters.json_style import BLANKS, Style, blanks_before, styles_of
+from tests.unit.request_manager.grammar_tasks import SCHEMA
 
 
 def foreseen(grammar: str, output: str = "") -> dict[str, float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-from grammar_tasks import PROMPT, SCHEMA, TEXTS, VOCABULARY, compiled, drafts_of, encode, task
 from llguidance import LLMatcher
 
 from actors import grammar_compiler
@@ -14,6 +13,16 @@ from actors.request_manager.drafters.foreseen import LAYOUT_ODDS
 from actors.request_manager.drafters.grammar import SPLIT_ODDS, GrammarDrafter
 from actors.request_manager.ports import DraftTask
 from actors.sampling import SamplingParams
+from tests.unit.request_manager.grammar_tasks import (
+    PROMPT,
+    SCHEMA,
+    TEXTS,
+    VOCABULARY,
+    compiled,
+    drafts_of,
+    encode,
+    task,
+)
 
 
 async def paths(grammar: str, output: str = "", max_depth: int = 12) -> list[list[str]]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-from grammar_tasks import SCHEMA, VOCABULARY, compiled, drafts_of, encode, task
-
 from actors.grammar import Matcher, grammar_of_choice
 from actors.request_manager.drafters.grammar import (
     LAYOUT_BYTES,
@@ -15,6 +13,14 @@ from actors.request_manager.drafters.grammar import (
     QUICK_STEPS,
     GrammarDrafter,
     _Slowness,
+)
+from tests.unit.request_manager.grammar_tasks import (
+    SCHEMA,
+    VOCABULARY,
+    compiled,
+    drafts_of,
+    encode,
+    task,
 )
 
 
