@@ -2,7 +2,7 @@
 
 A draft request brings each session up to date and asks for a tree below its last token. Sessions
 are a pure function of token ids: a draft model may forget one at any time, says so, and is sent
-all of its tokens again. Token ids and per-token scalars only.
+all of its tokens again. Token ids and scalars for each only; nothing has the vocabulary's size.
 
 `actors.draft_wire` turns these into protos and back.
 """

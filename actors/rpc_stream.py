@@ -7,6 +7,7 @@ up on either side. One task for each direction; nothing here bounds how long a r
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -14,6 +15,8 @@ import grpc
 
 from actors import rpc
 from actors.errors import PeerError, PeerUnavailable, ProtocolError
+
+logger = logging.getLogger(__name__)
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -48,10 +51,9 @@ class OrderedStream(Generic[Request, Reply]):
         self._outbox.put_nowait(message)
 
     async def close(self) -> None:
-        self._writer.cancel()
         self._reader.cancel()
-        await asyncio.gather(self._writer, self._reader, return_exceptions=True)
-        self._call.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+        await self._stop()
 
     async def _write(self) -> None:
         try:
@@ -61,12 +63,26 @@ class OrderedStream(Generic[Request, Reply]):
             pass  # the stream is over, and the reader tells why
 
     async def _read(self) -> None:
+        error = await self._ending()
+        await self._stop()
+        self._on_end(error)
+
+    async def _ending(self) -> PeerError:
+        """Hand on replies until there are no more; why not."""
         try:
             async for reply in self._call:
                 self._on_reply(reply)
-            error: PeerError = PeerUnavailable(f"{self._peer}: the peer ended the stream")
         except grpc.aio.AioRpcError as failure:
-            error = rpc.peer_error(failure, self._peer)
+            return rpc.peer_error(failure, self._peer)
         except ProtocolError as problem:
-            error = ProtocolError(f"{self._peer}: {problem}")
-        self._on_end(error)
+            return ProtocolError(f"{self._peer}: {problem}")
+        except Exception as error:  # whatever it is, who waits for replies must hear of it
+            logger.exception("a stream failed")
+            return PeerError(f"{self._peer}: {type(error).__name__}: {error}")
+        return PeerUnavailable(f"{self._peer}: the peer ended the stream")
+
+    async def _stop(self) -> None:
+        """Nothing goes out any more, and the peer is told so."""
+        self._writer.cancel()
+        await asyncio.gather(self._writer, return_exceptions=True)
+        self._call.cancel()

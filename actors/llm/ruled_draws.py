@@ -40,6 +40,8 @@ def ruled_draw(
         logits: [vocab] after every step before the temperature; -inf where truncation cuts off.
         position: 0-based index, in prompt + output, of the token being drawn.
     """
+    if not below.children and not below.draws:
+        return None
     plan = PLANNERS[rule].plan(distribution(logits, sampling.temperature), below)
     if not plan.tries:
         return None

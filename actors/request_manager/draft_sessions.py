@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from actors.drafts import DraftReply, DraftRequest, DraftSession
 from actors.request_manager.ports import DraftTask
 
+MAX_NEW_TOKENS = 1_000_000
+"""Of one request: a message has a limit of its own."""
+
 
 class DraftSessions:
     """The sessions of one draft model."""
@@ -25,9 +28,19 @@ class DraftSessions:
         return request_id in self._confirmed
 
     def request(self, tasks: Sequence[DraftTask]) -> DraftRequest:
-        """Brings every task's session up to date and asks for its tree."""
+        """Brings the tasks' sessions up to date and asks for their trees.
+
+        What does not fit in, as after a draft model's restart, is left for the requests to come.
+        """
+        sessions = []
+        room = MAX_NEW_TOKENS
+        for task in tasks:
+            num_new = len(task.token_ids) - self._confirmed.get(task.request_id, 0)
+            if num_new <= room:
+                room -= num_new
+                sessions.append(self._session(task))
         tokens_per_s = max((task.tokens_per_s for task in tasks), default=0.0)
-        return DraftRequest(tuple(map(self._session, tasks)), tokens_per_s)
+        return DraftRequest(tuple(sessions), tokens_per_s)
 
     def confirm(self, request: DraftRequest, reply: DraftReply) -> list[int]:
         """Note what the draft model holds now that it has answered `request`.

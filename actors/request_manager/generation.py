@@ -64,8 +64,8 @@ class StopConditions:
 class SpeculationOptions:
     """A request's own wishes about speculation; None leaves the server's setting.
 
-    None of these can change how the output is distributed, only when it arrives, but for
-    `verification="typical"`.
+    None of these can change how the output is distributed, only when it arrives, but where the
+    verification rule, here or the server's, is `typical`.
     """
 
     enabled: bool = True

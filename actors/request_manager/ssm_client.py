@@ -35,7 +35,7 @@ from protos import speculation_pb2_grpc as services
 logger = logging.getLogger(__name__)
 
 MAX_LATE = 20
-"""A draft model that misses so many deadlines running counts as lost."""
+"""A draft model that misses so many deadlines running, or one by as much, counts as lost."""
 
 RESPAWN_BACKOFF_S = (0.0, 1.0, 5.0, 20.0)
 """Waits before each attempt to bring it back; the last one repeats."""
@@ -71,7 +71,7 @@ class SSMDrafter:
         self._respawn = respawn
         self._deadline_s = deadline_s
         self._note_noise = note_noise
-        self._peer: _Peer | None = _Peer(address)
+        self._peer: _Peer | None = _Peer(address, self._confirm)
         self._sessions = DraftSessions()
         self._num_late = 0
         self._released: list[int] = []
@@ -85,13 +85,15 @@ class SSMDrafter:
         return await self._peer.describe()
 
     async def draft(self, tasks: Sequence[DraftTask]) -> Mapping[int, Draft]:
-        """Drafts for the tasks whose sessions are ready; none while the draft model is away.
+        """Drafts for the tasks whose sessions are ready.
+
+        None while the draft model is away, or has not answered a request that was given up.
 
         Raises:
             PeerError: it did not answer, or not sensibly.
         """
         peer = self._peer
-        if peer is None:
+        if peer is None or self._is_behind(peer):
             return {}
         try:
             drafts = await self._rounds(peer, tasks)
@@ -146,11 +148,14 @@ class SSMDrafter:
     ) -> list[SessionDraft]:
         request = self._sessions.request(tasks)
         reply = await peer.draft(request, timeout_s)
-        self._release(self._sessions.confirm(request, reply))
+        self._confirm(request, reply)
         self.weights_version = reply.weights_version
         if self._note_noise is not None:
             self._note_noise(reply.noise_hits, reply.noise_misses)
         return list(reply.drafts)
+
+    def _confirm(self, request: DraftRequest, reply: DraftReply) -> None:
+        self._release(self._sessions.confirm(request, reply))
 
     def _release(self, session_ids: Sequence[int]) -> None:
         self._released.extend(session_ids)
@@ -166,6 +171,16 @@ class SSMDrafter:
                 logger.info("sessions were not released: %s", error)
 
     # ------------------------------------------------------------ loss and return
+
+    def _is_behind(self, peer: _Peer) -> bool:
+        """True while an answer is overdue; one that is so for long ends the draft model's time."""
+        since = peer.given_up_at
+        if since is None:
+            return False
+        overdue_s = asyncio.get_running_loop().time() - since
+        if overdue_s > MAX_LATE * self._deadline_s:
+            self._lose(peer, PeerTimeout(f"an answer is {overdue_s:.1f} s late"))
+        return True
 
     def _note_late(self, peer: _Peer) -> None:
         self._num_late += 1
@@ -189,8 +204,7 @@ class SSMDrafter:
         for backoff_s in itertools.chain(RESPAWN_BACKOFF_S, itertools.repeat(last)):
             await asyncio.sleep(backoff_s)
             try:
-                peer = _Peer(await self._respawn())
-                await peer.describe()
+                peer = await self._connect()
             except TreeServeError as error:
                 logger.warning("the draft model could not be brought back: %s", error)
             else:
@@ -198,21 +212,41 @@ class SSMDrafter:
                 self._peer = peer
                 return
 
+    async def _connect(self) -> _Peer:
+        """Have the draft model brought up, and see that it answers."""
+        peer = _Peer(await self._respawn(), self._confirm)
+        try:
+            await peer.describe()
+        except TreeServeError:
+            await peer.close()
+            raise
+        return peer
+
 
 class _Peer:
     """The connection to one draft model's server.
 
-    Requests are answered in order. One that was given up is not taken back; the next one is sent
-    when it has been answered, so that no more than one is ever waited for in vain.
+    Requests are answered in order. One that was given up is not taken back: until it has been
+    answered there is no sense in sending another.
+
+    Args:
+        address: `host:port`.
+        on_late: is told of answers that nobody waits for any more, with their requests.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, on_late: Callable[[DraftRequest, DraftReply], None]) -> None:
         self._address = address
+        self._on_late = on_late
         self._channel = rpc.open_channel(address)
         self._stub = services.SpeculatorStub(self._channel)
         self._stream: OrderedStream[pb.DraftRequest, pb.DraftReply] | None = None
-        self._waiting: deque[asyncio.Future[pb.DraftReply | PeerError]] = deque()
-        self._given_up: set[asyncio.Future[pb.DraftReply | PeerError]] = set()
+        self._asked: deque[_Asked] = deque()
+        self._is_closed = False
+
+    @property
+    def given_up_at(self) -> float | None:
+        """When the oldest request that is not answered yet was given up, by the loop's clock."""
+        return next((one.given_up_at for one in self._asked if one.given_up_at is not None), None)
 
     async def describe(self) -> DraftModelDescription:
         request = pb.DescribeRequest()
@@ -220,13 +254,22 @@ class _Peer:
         return draft_wire.decode_description(answer)
 
     async def draft(self, request: DraftRequest, timeout_s: float) -> DraftReply:
+        if self._is_closed:
+            raise PeerUnavailable(f"{self._address}: the connection is closed")
+        if self._stream is None:
+            self._stream = OrderedStream(self._stub.Drafts, self._address, self._resolve, self._end)
+        asked = _Asked(request)
+        self._asked.append(asked)
+        self._stream.send(draft_wire.encode_request(request))
         try:
             async with asyncio.timeout(timeout_s):
-                for late in tuple(self._given_up):
-                    await asyncio.shield(late)
-                answer = await self._answer(draft_wire.encode_request(request))
+                answer = await asyncio.shield(asked.answer)
         except TimeoutError:
+            asked.give_up()
             raise PeerTimeout(f"{self._address}: no drafts within {timeout_s:g} s") from None
+        except asyncio.CancelledError:
+            asked.give_up()
+            raise
         if isinstance(answer, PeerError):
             raise answer
         return draft_wire.decode_reply(answer)
@@ -236,31 +279,41 @@ class _Peer:
         await rpc.call(self._stub.Release, request, self._address, RELEASE_TIMEOUT_S)
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._stream is not None:
             await self._stream.close()
         self._end(PeerUnavailable(f"{self._address}: the connection is closed"))
         await self._channel.close()
 
-    async def _answer(self, request: pb.DraftRequest) -> pb.DraftReply | PeerError:
-        if self._stream is None:
-            self._stream = OrderedStream(self._stub.Drafts, self._address, self._resolve, self._end)
-        waiting = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiting)
-        self._stream.send(request)
-        try:
-            return await asyncio.shield(waiting)
-        except asyncio.CancelledError:
-            self._given_up.add(waiting)
-            waiting.add_done_callback(self._given_up.discard)
-            raise
-
     def _resolve(self, reply: pb.DraftReply) -> None:
-        if not self._waiting:
+        if not self._asked:
             raise ProtocolError("drafts that nobody asked for")
-        self._waiting.popleft().set_result(reply)
+        asked = self._asked.popleft()
+        asked.answer.set_result(reply)
+        if asked.given_up_at is not None:
+            self._on_late(asked.request, draft_wire.decode_reply(reply))
 
     def _end(self, error: PeerError) -> None:
         """The stream is over; the next request opens another."""
         self._stream = None
-        while self._waiting:
-            self._waiting.popleft().set_result(error)
+        while self._asked:
+            self._asked.popleft().answer.set_result(error)
+
+
+class _Asked:
+    """A request on its way.
+
+    Attributes:
+        answer: comes even if nobody waits for it.
+        given_up_at: by the loop's clock; None while it is waited for.
+    """
+
+    def __init__(self, request: DraftRequest) -> None:
+        self.request = request
+        self.answer: asyncio.Future[pb.DraftReply | PeerError] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self.given_up_at: float | None = None
+
+    def give_up(self) -> None:
+        self.given_up_at = asyncio.get_running_loop().time()

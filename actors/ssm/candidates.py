@@ -162,6 +162,8 @@ class CandidateRanker:
         draws = self._drawer.draw(
             rules.verification, logits, rules.sampling, parent.position, parent.num_children
         )
+        if draws is None:
+            return Family([])
         children = {
             token: float(draws.probabilities[draws.places[token]]) for token in draws.token_ids
         }

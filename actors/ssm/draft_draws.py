@@ -32,8 +32,10 @@ class DraftDrawer:
 
     def draw(
         self, rule: Rule, logits: Floats, sampling: SamplingParams, position: int, count: int
-    ) -> Draws:
+    ) -> Draws | None:
         """What is drawn below one node; fewer than `count` where there are not so many tokens.
+
+        None where there is no distribution to draw from.
 
         Args:
             rule: `mss` draws without replacement, any other with it.
@@ -41,6 +43,8 @@ class DraftDrawer:
             position: 0-based index, in prompt + output, of the tokens being drawn.
         """
         places, weights = support(logits, sampling.temperature)
+        if not len(places):
+            return None
         if rule is Rule.MSS:
             noise = self._noise.get(sampling.seed, position, Stream.DRAFT)[places]
             drawn = without_replacement(weights, noise, count)
@@ -57,7 +61,10 @@ def support(logits: Floats, temperature: float) -> tuple[Ids, Floats]:
     if len(logits) > MAX_SUPPORT:
         places = np.sort(np.argpartition(-logits, MAX_SUPPORT)[:MAX_SUPPORT])
     scaled = logits[places].astype(np.float64) / temperature
-    weights = np.exp(scaled - scaled.max()).astype(np.float32)
+    best = scaled.max()
+    if not np.isfinite(best):
+        return places[:0], logits[:0]
+    weights = np.exp(scaled - best).astype(np.float32)
     return places[weights > 0.0], weights[weights > 0.0]
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 
 import grpc
 import pytest
+from drafting import GREEDY, drafting, following, nobody, task, until
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from scripted_draft import PATIENCE_S, VOCAB, ScriptedDraft, process, script, serving
 
-from actors.errors import PeerError, PeerTimeout, PeerUnavailable, ProtocolError
+from actors.errors import PeerError, PeerUnavailable, ProtocolError
 from actors.request_manager import ssm_client
 from actors.request_manager.config import SchedulerConfig, SpeculationConfig
 from actors.request_manager.engine import Engine
@@ -24,10 +24,9 @@ from actors.request_manager.generation import (
     SpeculationStats,
     StopConditions,
 )
-from actors.request_manager.ports import DraftTask, StepRecord
+from actors.request_manager.ports import StepRecord
 from actors.request_manager.scripted_llm import ScriptedLLM
 from actors.request_manager.ssm_client import SSMDrafter
-from actors.sampling import SamplingParams
 from actors.ssm.actor import SPECULATOR, SSMActor
 from actors.vocabulary import Vocabulary
 from protos import speculation_pb2 as pb
@@ -35,7 +34,6 @@ from protos import speculation_pb2_grpc as services
 
 pytestmark = pytest.mark.integration
 
-GREEDY = SamplingParams(temperature=0.0)
 PROMPT = (1, 2, 3)
 NUM_TOKENS = 400
 """Enough for a successor to be reached before they are all there."""
@@ -50,38 +48,6 @@ def model() -> ScriptedDraft:
 def address(model: ScriptedDraft) -> Iterator[str]:
     with serving(model) as address:
         yield address
-
-
-async def nobody() -> str:
-    raise PeerUnavailable("no machine left")
-
-
-@contextlib.asynccontextmanager
-async def drafting(
-    address: str, respawn: Callable[[], Awaitable[str]] = nobody, deadline_s: float = PATIENCE_S
-) -> AsyncIterator[SSMDrafter]:
-    drafter = SSMDrafter(address, respawn, deadline_s)
-    try:
-        yield drafter
-    finally:
-        await drafter.close()
-
-
-def task(request_id: int, *tokens: int) -> DraftTask:
-    return DraftTask(request_id, tokens, 1, GREEDY, 8, 4)
-
-
-def following(*tokens: int) -> tuple[int, ...]:
-    path: list[int] = []
-    for _ in range(3):
-        path.append(script([*tokens, *path]))
-    return tuple(path)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 # ---------------------------------------------------------------- one drafter
@@ -153,52 +119,14 @@ async def test_a_fault_costs_one_round(
         assert (await drafter.draft([task(1, 5)]))[1].tree.token_ids == following(5)
 
 
-async def test_a_late_answer_is_a_timeout_and_its_session_stays_right(
-    model: ScriptedDraft, address: str
-) -> None:
-    async with drafting(address, deadline_s=0.2) as drafter:
-        await drafter.draft([task(1, 5)])
-        model.hold.clear()
-        with pytest.raises(PeerTimeout):
-            await drafter.draft([task(1, 5, 6)])
-        model.hold.set()
-        await until(lambda: model.sessions[1] == (5, 6))
-        drafts = await drafter.draft([task(1, 5, 6, 7)])
-    assert drafts[1].tree.token_ids == following(5, 6, 7)
-
-
-async def test_a_late_answer_is_not_taken_for_the_next_one(
-    model: ScriptedDraft, address: str
-) -> None:
-    async with drafting(address, deadline_s=0.3) as drafter:
-        await drafter.draft([task(1, 5)])
-        model.hold.clear()
-        for _ in range(2):  # the second one is not even sent
-            with pytest.raises(PeerTimeout):
-                await drafter.draft([task(2, 7)])
-        model.hold.set()
-        drafts = await drafter.draft([task(1, 5, 6)])
-    assert drafts[1].tree.token_ids == following(5, 6)
-    assert len(model.kept) == 3
-
-
-async def test_one_that_is_always_late_is_replaced(
-    model: ScriptedDraft, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ssm_client, "MAX_LATE", 3)
-    with serving(ScriptedDraft(version=2)) as successor:
-
-        async def respawn() -> str:
-            return successor
-
-        async with drafting(address, respawn, 0.05) as drafter:
-            model.hold.clear()
-            for _ in range(3):
-                with pytest.raises(PeerTimeout):
-                    await drafter.draft([task(1, 5)])
-            await until(lambda: drafter._peer is not None)
-            assert 1 in await drafter.draft([task(1, 5)])
-            assert drafter.weights_version == 2
+async def test_nothing_is_left_of_streams_that_failed(model: ScriptedDraft, address: str) -> None:
+    before = asyncio.all_tasks()
+    async with drafting(address) as drafter:
+        for _ in range(3):
+            model.fault = ProtocolError("odd")
+            with pytest.raises(ProtocolError):
+                await drafter.draft([task(1, 5)])
+        await until(lambda: asyncio.all_tasks() == before)
 
 
 async def test_while_it_is_away_there_are_no_drafts_and_no_errors(

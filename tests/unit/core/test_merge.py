@@ -172,6 +172,13 @@ def drawn_draft():
     )
 
 
+def test_a_second_draft_model_that_drew_with_the_same_noise_is_left_out():
+    merged, rejected = merge({"a": drawn_draft(), "b": drawn_draft()}, 5, rule=Rule.MSS)
+    assert "share noise with those of a" in rejected.pop("b")
+    assert not rejected
+    assert merged.draws == drawn_draft().draws
+
+
 def test_draws_follow_their_nodes_and_outlive_the_drafts():
     lookup = draft_of([2, 3], [4])
     merged, rejected = merge({"lookup": lookup, "ssm": drawn_draft()}, 5, rule=Rule.MSS)

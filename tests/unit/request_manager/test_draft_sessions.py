@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from actors.drafts import DraftReply, DraftRequest, SessionDraft
+from actors.request_manager import draft_sessions
 from actors.request_manager.draft_sessions import DraftSessions
 from actors.request_manager.ports import DraftTask
 from actors.sampling import SamplingParams
@@ -50,6 +53,18 @@ def test_a_draft_model_that_was_restarted_is_sent_everything() -> None:
     sessions.confirm(sessions.request([task(1, 5, 6)]), answer(SessionDraft(1)))
     sessions.reset()
     assert sent(sessions.request([task(1, 5, 6)])) == [(1, 0, (5, 6))]
+
+
+def test_texts_that_do_not_fit_into_one_request_come_with_the_next_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(draft_sessions, "MAX_NEW_TOKENS", 5)
+    sessions = DraftSessions()
+    tasks = [task(1, 1, 2, 3, 4), task(2, 5, 6), task(3, 7)]
+    first = sessions.request(tasks)
+    assert [number for number, _, _ in sent(first)] == [1, 3]
+    sessions.confirm(first, answer(SessionDraft(1), SessionDraft(3)))
+    assert sent(sessions.request(tasks)) == [(1, 4, ()), (2, 0, (5, 6)), (3, 1, ())]
 
 
 def test_only_sessions_that_may_exist_are_released() -> None:
