@@ -3,10 +3,12 @@
 Steps with the drafter and steps without it are two arms. The better one runs for long, the other
 one is tried in between, so that both are measured on the same machine and the same texts; the
 longer an arm has won, the rarer the trials. A trial is short where the difference is plain, and
-goes on where it is not: it costs little there. What a model of costs would miss counts too: a draft
-model that works through prompts, or takes caches and cores from the LLM. Judged apart for each size
-of batch, as a busy LLM makes guesses dearer, and for greedy and sampled draws, as these are harder
-to guess.
+goes on where it is not: it costs little there. What a trial has cost is made up for before the next
+one, so that all of them take no more than a small share of the time.
+
+What a model of costs would miss counts too: a draft model that works through prompts, or takes
+caches and cores from the LLM. Judged apart for each size of batch, as a busy LLM makes guesses
+dearer, and for greedy and sampled draws, as these are harder to guess.
 
 Counts steps only; the same steps give the same decisions.
 """
@@ -20,11 +22,15 @@ from dataclasses import dataclass, field
 
 FORGET = 1 / 256
 """Weight of a new step in an arm's averages."""
-TIE = 0.03
+TIE = 0.02
 """Arms that differ by less cannot be told apart; the drafter is asked then, for fewer LLM steps."""
 TRIAL_STEPS, LONGEST_TRIAL = 16, 256
+FIRST_LOOK = 32
+"""Steps before the first trial."""
 FIRST_RUN, LONGEST_RUN = 128, 1024
-"""Steps between trials."""
+"""Steps between trials, for all that they cost."""
+MAX_TRIAL_SHARE = 0.02
+"""Of the time."""
 DOUBT = 2.0
 """Standard errors within which a difference is not plain."""
 MAX_CATCH_UP_STEPS = 64
@@ -95,25 +101,29 @@ class DrafterWorth:
 
 
 class _Arm:
-    """Average tokens and seconds of the steps of one kind."""
+    """Average tokens and seconds of the steps of one kind.
+
+    Attributes:
+        seconds: of a step.
+    """
 
     def __init__(self) -> None:
+        self.seconds = 0.0
         self._weight = 0.0
         self._tokens = 0.0
         self._squares = 0.0
-        self._seconds = 0.0
 
     def add(self, tokens: float, seconds: float) -> None:
         self._weight += (1.0 - self._weight) * FORGET
         share = FORGET / self._weight
         self._tokens += share * (tokens - self._tokens)
         self._squares += share * (tokens * tokens - self._squares)
-        self._seconds += share * (seconds - self._seconds)
+        self.seconds += share * (seconds - self.seconds)
 
     @property
     def tokens_per_s(self) -> float:
         """0 before anything was added."""
-        return self._tokens / self._seconds if self._seconds else 0.0
+        return self._tokens / self.seconds if self.seconds else 0.0
 
     @property
     def error(self) -> float:
@@ -124,6 +134,27 @@ class _Arm:
         return math.sqrt(variance * FORGET / self._weight) / self._tokens
 
 
+class _Trial:
+    """What a trial has brought and taken, steps to catch up included."""
+
+    def __init__(self) -> None:
+        self.num_steps = 0
+        self._tokens = 0
+        self._seconds = 0.0
+
+    def add(self, outcome: StepOutcome) -> None:
+        self.num_steps += 1
+        self._tokens += outcome.num_committed
+        self._seconds += outcome.total_s
+
+    def steps_to_make_up(self, arm: _Arm) -> int:
+        """Steps of the arm until what was lost against it is a small share of the time."""
+        if not arm.tokens_per_s:
+            return 0
+        lost_s = self._seconds - self._tokens / arm.tokens_per_s
+        return math.ceil(lost_s / (MAX_TRIAL_SHARE * arm.seconds))
+
+
 class _Contest:
     """One drafter at one kind of step."""
 
@@ -131,14 +162,16 @@ class _Contest:
         self.asks = True
         self._favours = True
         self._arms = {True: _Arm(), False: _Arm()}
-        self._steps_left = FIRST_RUN
-        self._run = FIRST_RUN
-        self._trial_steps = 0
+        self._steps_left = FIRST_LOOK
+        self._run = FIRST_RUN // 2  # doubled by the first trial
+        self._trial = _Trial()
         self._catch_up_left = 0
 
     def observe(self, outcome: StepOutcome, drafter: str) -> None:
         """A step with or without the drafter; a request's own wish may decide it too."""
         asked = drafter in outcome.considered
+        if asked == self.asks != self._favours:
+            self._trial.add(outcome)
         if asked and self._catch_up_left:
             self._catch_up_left -= 1
             if not outcome.drafted.get(drafter):
@@ -154,17 +187,17 @@ class _Contest:
         if self.asks == self._favours:  # a run is over: try the other arm, afresh
             self.asks = not self.asks
             self._arms[self.asks] = _Arm()
-            self._steps_left = self._trial_steps = TRIAL_STEPS
-        elif self._is_doubtful and self._trial_steps < LONGEST_TRIAL:
             self._steps_left = TRIAL_STEPS
-            self._trial_steps += TRIAL_STEPS
+            self._trial = _Trial()
+        elif self._is_doubtful and self._trial.num_steps < LONGEST_TRIAL:
+            self._steps_left = TRIAL_STEPS
             return
         else:
             favours = self._lead > 0.0
             same = favours == self._favours
             self._run = min(2 * self._run, LONGEST_RUN) if same else FIRST_RUN
             self.asks = self._favours = favours
-            self._steps_left = self._run
+            self._steps_left = max(self._run, self._trial.steps_to_make_up(self._arms[favours]))
         if self.asks:
             self._catch_up_left = MAX_CATCH_UP_STEPS
 

@@ -5,7 +5,7 @@ matching suffix each propose their continuation. A continuation that runs into t
 goes on by copying itself, so that periodic text is proposed to full depth.
 
 Assumes nothing of the model. Scores are first guesses that grow with the length of the match; the
-manager calibrates them by what is accepted.
+manager calibrates them by what is accepted. What it has no use for is left out.
 """
 
 from __future__ import annotations
@@ -79,10 +79,17 @@ def _look_up(index: _Index, task: DraftTask) -> Draft | None:
         return None
     # Longest match first; among equals the order of recency is kept.
     matches.sort(key=lambda match: -match[0])
-    best = matches[:MAX_BRANCHES]
-    paths = [_continuation(tokens, end, task.max_depth) for _, end in best]
-    tree = TokenTree.from_paths(paths)
-    return Draft(tree, _scores(tree, paths, [length for length, _ in best]))
+    depth = _useful_depth(matches[0][0], task.least_probability, task.max_depth)
+    branches = _Branches()
+    for length, end in matches[:MAX_BRANCHES]:
+        branches.add(_continuation(tokens, end, depth), length)
+    return branches.draft(task.least_probability)
+
+
+def _useful_depth(longest: int, least: float, max_depth: int) -> int:
+    """How deep a path may be worth more than `least` if nothing branches off: as its scores are
+    m / (m + 1), (m + 1) / (m + 2), …, they come to m / (m + depth)."""
+    return min(max_depth, int(longest / least - longest)) if least else max_depth
 
 
 def _match_length(tokens: Sequence[int], end: int) -> int:
@@ -105,26 +112,53 @@ def _continuation(tokens: Sequence[int], end: int, max_depth: int) -> list[int]:
     return path
 
 
-def _scores(
-    tree: TokenTree, paths: Sequence[Sequence[int]], match_lengths: Sequence[int]
-) -> tuple[float, ...]:
-    """Acceptance given the parent's: m / (m + 1) for a match of m tokens, the path's own tokens
-    counted in; siblings share it by the squares of their matches' lengths."""
-    weights = [0.0] * len(tree)
-    longest = [0] * len(tree)
-    for path, length in zip(paths, match_lengths, strict=True):
+class _Branches:
+    """Continuations as one tree, those of the longest matches first."""
+
+    def __init__(self) -> None:
+        self._children: dict[tuple[int, int], int] = {}
+        self._token_ids: list[int] = []
+        self._parents: list[int] = []
+        self._matched: list[int] = []  # tokens, the node's own path counted in
+        self._weights: list[float] = []
+
+    def add(self, path: Sequence[int], length: int) -> None:
+        """Continue a match of `length` tokens by a path."""
         node = CONTEXT
-        for token in path:
-            child = tree.child(node, token)
-            assert child is not None, "the tree holds every path"
-            node = child
-            weights[node] += length * length
-            longest[node] = max(longest[node], length)
-    family = dict.fromkeys(tree.parents, 0.0)
-    for node, parent in enumerate(tree.parents):
-        family[parent] += weights[node]
-    scores = []
-    for node, (parent, depth) in enumerate(zip(tree.parents, tree.depths, strict=True)):
-        matched = longest[node] + depth
-        scores.append(matched / (matched + 1) * weights[node] / family[parent])
-    return tuple(scores)
+        for depth, token in enumerate(path):
+            parent, node = node, self._children.setdefault((node, token), len(self._token_ids))
+            if node == len(self._token_ids):
+                self._token_ids.append(token)
+                self._parents.append(parent)
+                self._matched.append(length + depth)
+                self._weights.append(0.0)
+            self._weights[node] += length * length
+
+    def draft(self, least: float) -> Draft | None:
+        """The nodes whose paths are worth at least so much, with their scores.
+
+        Acceptance given the parent's: m / (m + 1) for a match of m tokens, the path's own tokens
+        counted in; siblings share it by the squares of their matches' lengths.
+        """
+        family = dict.fromkeys(self._parents, 0.0)
+        for parent, weight in zip(self._parents, self._weights, strict=True):
+            family[parent] += weight
+        places, path_scores = {CONTEXT: CONTEXT}, {CONTEXT: 1.0}
+        kept: list[int] = []
+        scores: list[float] = []
+        for node, parent in enumerate(self._parents):
+            if parent not in places:
+                continue
+            matched = self._matched[node]
+            score = matched / (matched + 1) * self._weights[node] / family[parent]
+            path_scores[node] = path_scores[parent] * score
+            if path_scores[node] >= least:
+                places[node] = len(kept)
+                kept.append(node)
+                scores.append(score)
+        if not kept:
+            return None
+        parents = tuple(places[self._parents[node]] for node in kept)
+        return Draft(
+            TokenTree(tuple(self._token_ids[node] for node in kept), parents), tuple(scores)
+        )

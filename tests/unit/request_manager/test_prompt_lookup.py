@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from actors.request_manager.drafters.prompt_lookup import PromptLookup
 from actors.request_manager.ports import Draft, DraftTask
@@ -73,3 +78,26 @@ async def test_the_index_grows_with_the_text_and_is_forgotten() -> None:
         assert paths(await look_up(text, lookup=lookup)) == [expected]
     lookup.forget(0)
     assert await look_up([5, 6], lookup=lookup) is None
+
+
+@given(
+    text=st.lists(st.integers(0, 3), min_size=2, max_size=40),
+    least=st.floats(0.01, 0.9),
+)
+async def test_what_is_not_worth_enough_is_left_out_and_nothing_else(
+    text: list[int], least: float
+) -> None:
+    def by_path(draft: Draft | None) -> dict[tuple[int, ...], float]:
+        if draft is None:
+            return {}
+        tree = draft.tree
+        return {tree.path_tokens(node): draft.scores[node] for node in range(len(tree))}
+
+    task = DraftTask(0, text, len(text), SamplingParams(), 32, 6)
+    everything = by_path((await PromptLookup().draft([task])).get(0))
+    found = by_path((await PromptLookup().draft([replace(task, least_probability=least)])).get(0))
+    worth = {
+        path: math.prod(everything[path[: end + 1]] for end in range(len(path)))
+        for path in everything
+    }
+    assert found == {path: everything[path] for path in everything if worth[path] >= least}
