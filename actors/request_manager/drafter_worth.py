@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 FORGET = 1 / 256
 """Weight of a new step in an arm's averages."""
-TIE = 0.02
+TIE = 0.01
 """Arms that differ by less cannot be told apart; the drafter is asked then, for fewer LLM steps."""
 TRIAL_STEPS, LONGEST_TRIAL = 16, 256
 FIRST_LOOK = 32
@@ -49,7 +49,7 @@ class StepOutcome:
         num_committed: output tokens that it brought.
         samples: whether most of the draws are sampled, not greedy.
         step_s: seconds in the LLM.
-        total_s: seconds from asking the drafters to the end of the step.
+        total_s: seconds from asking the drafters until the next step may begin.
         draft_s: of these, seconds until the drafters had answered.
         considered: drafters that might be asked, as far as requests and trials allow it; they may
             have been left out since these requests have better guesses.

@@ -85,6 +85,7 @@ class Engine:
         self._speculation = speculation
         self._observer = observer
         self._clock = clock
+        self._learning_s = 0.0  # after the step before
         self._ledger = KVLedger(description.num_kv_blocks, description.kv_block_tokens)
         self._reuse = PrefixReuse(
             enabled=scheduling.kv_prefix_reuse,
@@ -234,13 +235,15 @@ class Engine:
             if outcome is not None and outcome.is_cut and request.state is not State.FINISHED:
                 self._fail(request, InputError(LOST_GRAMMAR, "response_format"))
         laps.end("emit")
+        since = self._clock()
         self._guessing.learn(
             guesses,
-            step_outcome(message, rows, tally, laps.seconds, guesses),
+            step_outcome(message, rows, tally, laps.seconds, guesses, self._learning_s),
             accepted_drafts(rows, verified),
         )
         counts = self._scheduler.take_counts()
         self._observer.step_done(step_record(message, rows, reply, tally, counts, laps.seconds))
+        self._learning_s = self._clock() - since
         self._wake()
 
     def _compose(

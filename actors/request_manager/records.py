@@ -88,15 +88,20 @@ def step_outcome(
     tally: Tally,
     phase_s: Mapping[str, float],
     guesses: Guesses,
+    learning_s: float,
 ) -> StepOutcome:
-    """What the budget learns from a step."""
+    """What the budget learns from a step.
+
+    Args:
+        learning_s: what learning from the step before took, which counts as this one's.
+    """
     return StepOutcome(
         num_draws=tally.num_draws,
         num_tokens=message.num_tokens - tally.num_forbidden,
         num_draft_nodes=sum(len(row.drafts) for row in rows) - tally.num_forbidden,
         num_committed=tally.num_committed,
         step_s=phase_s["step"],
-        total_s=sum(phase_s.values()),
+        total_s=sum(phase_s.values()) + learning_s,
         samples=guesses.samples,
         draft_s=phase_s["draft"],
         considered=guesses.considered,

@@ -114,7 +114,7 @@ def test_greedy_and_sampled_draws_are_judged_apart() -> None:
     assert house.worth.pays("ssm", 1, False)
 
 
-@pytest.mark.parametrize(("loss", "asks"), [(-0.05, True), (0.01, True), (0.1, False)])
+@pytest.mark.parametrize(("loss", "asks"), [(-0.05, True), (-0.01, True), (0.1, False)])
 def test_a_tie_goes_to_the_drafter(loss: float, asks: bool) -> None:
     """With half a token more a step, at a cost that makes steps so much slower in all."""
     house = House()
