@@ -18,6 +18,7 @@ from actors.request_manager.engine import Engine
 from actors.request_manager.generation import GenerationEvent, GenerationRequest, StopConditions
 from actors.request_manager.ports import LLM, Drafter
 from actors.sampling import SamplingParams
+from actors.verification import Rule
 from actors.vocabulary import Vocabulary
 from tests.unit.llm.tiny_models import VOCAB_SIZE, tiny_model
 from tests.unit.request_manager.house import Watcher, collect
@@ -57,6 +58,8 @@ async def engine_on(
     max_batch_tokens: int = 32,
     vocabulary: Vocabulary = NO_EOS,
     drafters: Sequence[Drafter] = (),
+    max_depth: int = 5,
+    verification: Rule = Rule.COUPLED,
 ) -> AsyncIterator[Engine]:
     """A running engine over a tiny model of random weights, in float64."""
     loaded = LoadedModel(
@@ -77,6 +80,8 @@ async def engine_over(
     vocabulary: Vocabulary = NO_EOS,
     num_groups: int = 1,
     drafters: Sequence[Drafter] = (),
+    max_depth: int = 5,
+    verification: Rule = Rule.COUPLED,
 ) -> AsyncIterator[Engine]:
     """A running engine that drafts by prompt lookup, or as it is told."""
     engine = Engine(
@@ -85,9 +90,10 @@ async def engine_over(
         vocabulary,
         SpeculationConfig(
             drafters=tuple(one.name for one in drafters) or ("prompt_lookup",),
+            verification=verification,
             budget="fixed",
             max_tree_nodes=12,
-            max_depth=5,
+            max_depth=max_depth,
             draft_deadline_ms=1e5,
         ),
         SchedulerConfig(

@@ -19,9 +19,7 @@ from actors.llm import ruled_draws
 from actors.llm.loading import LoadedModel, wrap
 from actors.llm.rank import Rank
 from actors.noise import NoiseSource
-from actors.request_manager.config import SchedulerConfig, SpeculationConfig
 from actors.request_manager.drafters.prompt_lookup import PromptLookup
-from actors.request_manager.engine import Engine
 from actors.request_manager.generation import SpeculationOptions
 from actors.request_manager.ports import Draft, DraftTask
 from actors.sampling import SamplingParams
@@ -31,7 +29,7 @@ from actors.ssm.growth import BestFirst, Growth
 from actors.tree import CONTEXT
 from actors.verification import Rule
 from tests.unit.llm.tiny_models import VOCAB_SIZE, tiny_model
-from tests.unit.near_rank import NO_EOS, NearRank, answers, ask
+from tests.unit.near_rank import NearRank, answers, ask, engine_over
 from tests.unit.request_manager.house import Watcher
 
 WORDS = (3, 4, 5, 7, 9)
@@ -78,29 +76,15 @@ async def serving(rule: Rule):
         wrap(tiny_model("llama-yarn")), torch.float64, torch.device("cpu"), 256, 0, "none"
     )
     llm = NearRank(Rank(loaded, "tiny", 1200, 4))
-    drafters = (PairModel.name, PromptLookup.name)
-    engine = Engine(
+    async with engine_over(
         llm,
-        await llm.describe(),
-        NO_EOS,
-        SpeculationConfig(
-            drafters=drafters,
-            verification=rule,
-            budget="fixed",
-            max_tree_nodes=12,
-            max_depth=3,
-            draft_deadline_ms=1e5,
-        ),
-        SchedulerConfig(max_batch_tokens=512, max_queued_requests=3000, kv_block_tokens=4),
-        [PairModel(), PromptLookup()],
         Watcher(),
-    )
-    await engine.start()
-    try:
+        max_batch_tokens=512,
+        drafters=[PairModel(), PromptLookup()],
+        max_depth=3,
+        verification=rule,
+    ) as engine:
         yield engine
-    finally:
-        engine.audit()
-        await engine.stop()
 
 
 def asked(seed: int, max_tokens: int = 3, temperature: float = 2.0, **more):

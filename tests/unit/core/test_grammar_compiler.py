@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from actors import grammar_compiler
-from actors.grammar import GrammarError, Grammars, byte_grammars, grammar_of_choice
+from actors.grammar import GrammarError, byte_grammars, grammar_of_choice
 from actors.grammar_compiler import GrammarCompiler
 
 SOURCES = [grammar_of_choice([text], "choice") for text in ("red", "green", "blue")]
-
-
-@pytest.fixture
-def held(monkeypatch):
-    """An event that compilations wait for, and the sources that were compiled."""
-    release, compiled = threading.Event(), []
-    compile_now = Grammars.compile
-
-    def compile_late(self, source):
-        release.wait()
-        compiled.append(source)
-        return compile_now(self, source)
-
-    monkeypatch.setattr(Grammars, "compile", compile_late)
-    yield release, compiled
-    release.set()
 
 
 def test_a_grammar_is_compiled_while_one_user_is_left(held):
