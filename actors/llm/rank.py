@@ -240,6 +240,7 @@ class Rank:
             noise_misses=noise_misses,
             started_at=started_at,
             waited_s=self._loaded.peers.take_waited_s(),
+            streamed_bytes=self._loaded.take_streamed_bytes(),
         )
 
     def _verdict(self, rows: Sequence[Row]) -> Verdict:
