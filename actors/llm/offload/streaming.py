@@ -98,6 +98,7 @@ def zero_settings(
         "bf16": {"enabled": dtype == torch.bfloat16},
         "zero_optimization": {
             "stage": 3,
+            "memory_efficient_linear": False,  # would put another product in place of torch's
             "offload_param": where,
             "stage3_prefetch_bucket_size": sizes.largest_layer,
             "stage3_max_live_parameters": PIECES_AT_HAND * sizes.largest_layer,
@@ -131,7 +132,6 @@ class Streaming:
         os.environ.setdefault("LOCAL_RANK", "0")  # a rank sees no GPU but its own
         self.sizes = sizes
         self._settings = zero_settings(sizes, dtype, device, swap_folder)
-        self._dtype = dtype
         self._group = group
         self._known: Foreign = None  # a weight that was taken over
         self._streamed_bytes = 0
@@ -147,8 +147,7 @@ class Streaming:
             deepspeed.zero.Init(
                 module=piece,
                 data_parallel_group=self._group,
-                config_dict_or_path=self._settings,
-                dtype=self._dtype,
+                config_dict_or_path=self._settings,  # its own argument for the type is ignored
             )
             self._known = next(piece.parameters())
         set_z3_leaf_module(piece, True)  # fetched as a whole
@@ -161,7 +160,10 @@ class Streaming:
             pieces: those that were taken over, in the order in which they run.
         """
         import deepspeed
+        from deepspeed.runtime.zero import partitioned_param_coordinator
 
+        # It would have all ranks that there are run the same modules, whatever their groups.
+        partitioned_param_coordinator.assert_ints_same_as_other_ranks = _agree
         deepspeed.initialize(model=model, config=self._settings)
         weights: list[Foreign] = list(model.parameters())
         for weight in weights:
@@ -185,6 +187,10 @@ class Streaming:
             return gather(weights, *more, **named)
 
         return gather_and_count
+
+
+def _agree(_: Sequence[int]) -> None:
+    """A rank alone is of one mind."""
 
 
 def _reads_ahead(piece: nn.Module) -> Callable[..., None]:
