@@ -154,6 +154,7 @@ class Rank:
             load_s=loaded.report.seconds,
             peak_memory_bytes=loaded.report.peak_memory_bytes,
         )
+        loaded.take_streamed_bytes()  # those of the trials belong to no step
 
     def describe(self) -> LLMDescription:
         return self._description
