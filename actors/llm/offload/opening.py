@@ -25,20 +25,17 @@ def open_stream(
     Args:
         dtype, device: of the model.
         world: whose stages have one rank each.
-
-    Raises:
-        ConfigError: files cannot be read here as DeepSpeed does it.
     """
     if llm.offload == "none":
         return None
-    if llm.offload == "nvme":
-        load_async_io()
-        base = Path(llm.offload_dir).expanduser() if llm.offload_dir else cache_root() / SWAP_FOLDER
 
-    def open_it(sizes: PieceSizes) -> Streaming:
-        folder = None
-        if llm.offload == "nvme":
-            folder = claim_swap_folder(base, sizes.total * dtype.itemsize)
+    def from_memory(sizes: PieceSizes) -> Streaming:
+        return Streaming(sizes, dtype, device, None, world.stage_group)
+
+    def from_files(sizes: PieceSizes) -> Streaming:
+        base = Path(llm.offload_dir).expanduser() if llm.offload_dir else cache_root() / SWAP_FOLDER
+        load_async_io()
+        folder = claim_swap_folder(base, sizes.total * dtype.itemsize)
         return Streaming(sizes, dtype, device, folder, world.stage_group)
 
-    return open_it
+    return from_files if llm.offload == "nvme" else from_memory
