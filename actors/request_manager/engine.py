@@ -272,7 +272,7 @@ class Engine:
     # ------------------------------------------------------------ requests come and go
 
     def _make_request(self, asked: GenerationRequest, sink: Sink) -> Request:
-        check_request(asked, self.description, self._speculation)
+        check_request(asked, self.description, self._speculation, self._guessing.names)
         rules = OutputRules(
             asked.stop,
             self._vocabulary,
