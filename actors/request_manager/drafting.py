@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from actors.request_manager.budget import Bar
 from actors.request_manager.config import SpeculationConfig
 from actors.request_manager.ports import Draft, Drafter, DraftTask
+from actors.request_manager.replicas import by_name
 from actors.request_manager.turns import Turn
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class Drafting:
     """
 
     def __init__(self, drafters: Sequence[Drafter], deadline_s: float) -> None:
-        self._drafters = {drafter.name: drafter for drafter in drafters}
+        self._drafters = by_name(drafters)
         self._deadline_s = deadline_s
         self.failures: Counter[str] = Counter()
 
@@ -45,17 +46,19 @@ class Drafting:
         """
         calls: dict[asyncio.Task[Mapping[int, Draft]], str] = {}
         answered: DraftsByRequest = {}
-        for name, drafter in self._drafters.items():
+        for name, replicas in self._drafters.items():
             chosen = [task for task in tasks if task.allows(name) and wanted(name, task)]
-            if chosen:
-                calls[asyncio.ensure_future(drafter.draft(chosen))] = name
+            for drafter, part in replicas.split(chosen):
+                calls[asyncio.ensure_future(drafter.draft(part))] = name
         if not calls:
             return answered
-        done, late = await asyncio.wait(calls, timeout=self._deadline_s)
+        _, late = await asyncio.wait(calls, timeout=self._deadline_s)
         for call in late:
             call.cancel()
             self._note_failure(calls[call], "late")
-        for call in done:
+        for call in calls:  # in the order of the configuration
+            if call in late:
+                continue
             error = call.exception() if not call.cancelled() else asyncio.CancelledError()
             if error is not None:
                 self._note_failure(calls[call], repr(error))
@@ -71,8 +74,8 @@ class Drafting:
 
     def forget(self, request_id: int) -> None:
         """A request is over."""
-        for drafter in self._drafters.values():
-            drafter.forget(request_id)
+        for replicas in self._drafters.values():
+            replicas.forget(request_id)
 
     def _note_failure(self, name: str, what: str) -> None:
         self.failures[name] += 1

@@ -13,7 +13,7 @@ from actors.request_manager.drafter_worth import StepOutcome
 from actors.request_manager.drafters import DRAFTERS, GRAMMAR
 from actors.request_manager.drafting import Drafting, DraftsByRequest, draft_task
 from actors.request_manager.merge import MergedTree, merge
-from actors.request_manager.ports import Drafter, DraftTask
+from actors.request_manager.ports import Drafter, DraftTask, kind_of
 from actors.request_manager.turns import Turn
 
 
@@ -66,7 +66,12 @@ class Guessing:
         self._vocab_size = vocab_size
         self._drafting = Drafting(drafters, config.draft_deadline_ms / 1e3)
         self._budget = BUDGETS[config.budget]()
-        self._names = [drafter.name for drafter in drafters]
+        self._names = list(dict.fromkeys(drafter.name for drafter in drafters))
+
+    @property
+    def names(self) -> set[str]:
+        """What a request may call the drafters by: each by its own name, or all of a kind."""
+        return {*self._names, *map(kind_of, self._names)}
 
     async def ask(self, turns: Sequence[Turn]) -> Guesses:
         """One tree for each request that has drafts, cut to the request's own limits.

@@ -137,10 +137,6 @@ def merge(
         rule: by which the drafts will be verified.
     """
     faults = {name: _fault(draft, vocab_size, rule) for name, draft in drafts.items()}
-    drawers = [name for name, draft in drafts.items() if draft.draws and faults[name] is None]
-    # Rules need draws that are independent.
-    for name in drawers[1:]:
-        faults[name] = f"its draws share noise with those of {drawers[0]}"
     sound = [(name, draft) for name, draft in drafts.items() if faults[name] is None]
     tree, places = TokenTree.union([draft.tree for _, draft in sound])
     proposals: list[list[Proposal]] = [[] for _ in range(len(tree))]

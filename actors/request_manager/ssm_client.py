@@ -51,6 +51,7 @@ class SSMDrafter:
         address: `host:port` of its server.
         respawn: brings it back up and returns its address; raises TreeServeError.
         deadline_s: how long one round of drafting may take.
+        name: what its drafts are counted by.
         note_noise: is told with each answer how often a position's noise was at hand, and how
             often the draft model had to compute it.
 
@@ -58,15 +59,15 @@ class SSMDrafter:
         weights_version: of the weights that drew the last trees; None before the first.
     """
 
-    name = SSM
-
     def __init__(
         self,
         address: str,
         respawn: Callable[[], Awaitable[str]],
         deadline_s: float,
+        name: str = SSM,
         note_noise: Callable[[int, int], None] | None = None,
     ) -> None:
+        self.name = name
         self.weights_version: int | None = None
         self._respawn = respawn
         self._deadline_s = deadline_s
@@ -77,6 +78,11 @@ class SSMDrafter:
         self._released: list[int] = []
         self._recovery: asyncio.Task[None] | None = None
         self._releasing: asyncio.Task[None] | None = None
+
+    @property
+    def is_away(self) -> bool:
+        """True while it is being brought back."""
+        return self._peer is None
 
     async def describe(self) -> DraftModelDescription:
         """What the draft model says of itself. Raises PeerError."""

@@ -16,7 +16,7 @@ from actors.request_manager.config import SchedulerConfig, SpeculationConfig
 from actors.request_manager.drafters.prompt_lookup import PromptLookup
 from actors.request_manager.engine import Engine
 from actors.request_manager.generation import GenerationEvent, GenerationRequest, StopConditions
-from actors.request_manager.ports import LLM, Drafter
+from actors.request_manager.ports import LLM, Drafter, kind_of
 from actors.sampling import SamplingParams
 from actors.verification import Rule
 from actors.vocabulary import Vocabulary
@@ -89,7 +89,8 @@ async def engine_over(
         await llm.describe(),
         vocabulary,
         SpeculationConfig(
-            drafters=tuple(one.name for one in drafters) or ("prompt_lookup",),
+            drafters=tuple(dict.fromkeys(kind_of(one.name) for one in drafters))
+            or ("prompt_lookup",),
             verification=verification,
             budget="fixed",
             max_tree_nodes=12,

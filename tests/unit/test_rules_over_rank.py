@@ -18,7 +18,7 @@ from scipy import stats
 from actors.llm import ruled_draws
 from actors.llm.loading import LoadedModel, wrap
 from actors.llm.rank import Rank
-from actors.noise import NoiseSource
+from actors.noise import NoiseSource, draft_stream
 from actors.request_manager.drafters.prompt_lookup import PromptLookup
 from actors.request_manager.generation import SpeculationOptions
 from actors.request_manager.ports import Draft, DraftTask
@@ -40,13 +40,16 @@ OFF = SpeculationOptions(enabled=False)
 
 
 class PairModel:
-    """A draft model that looks at one token, with the ranker and the growth of the real ones."""
+    """A draft model that looks at one token, with the ranker and the growth of the real ones.
 
-    name = "ssm"
+    Args:
+        place: among several draft models.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, place: int = 0) -> None:
+        self.name = f"ssm-{place}"
         noise = NoiseSource(VOCAB_SIZE)
-        self._ranker = CandidateRanker(torch.arange(VOCAB_SIZE), VOCAB_SIZE, noise)
+        self._ranker = CandidateRanker(torch.arange(VOCAB_SIZE), VOCAB_SIZE, noise, place)
         self._table = torch.randn(VOCAB_SIZE, VOCAB_SIZE, generator=torch.manual_seed(8))
 
     async def draft(self, tasks: Sequence[DraftTask]) -> Mapping[int, Draft]:
@@ -71,7 +74,7 @@ class PairModel:
 
 
 @asynccontextmanager
-async def serving(rule: Rule):
+async def serving(rule: Rule, models: Sequence[PairModel] = ()):
     loaded = LoadedModel(
         wrap(tiny_model("llama-yarn")), torch.float64, torch.device("cpu"), 256, 0, "none"
     )
@@ -80,7 +83,7 @@ async def serving(rule: Rule):
         llm,
         Watcher(),
         max_batch_tokens=512,
-        drafters=[PairModel(), PromptLookup()],
+        drafters=[*(models or [PairModel()]), PromptLookup()],
         max_depth=3,
         verification=rule,
     ) as engine:
@@ -92,9 +95,9 @@ def asked(seed: int, max_tokens: int = 3, temperature: float = 2.0, **more):
     return ask(PROMPT, max_tokens, sampling=sampling, **more)
 
 
-async def sampled(rule: Rule):
+async def sampled(rule: Rule, models: Sequence[PairModel] = ()):
     """The events of all seeds."""
-    async with serving(rule) as engine:
+    async with serving(rule, models) as engine:
         return await answers(engine, [asked(seed) for seed in range(NUM_SAMPLES)])
 
 
@@ -135,6 +138,13 @@ async def test_consecutive_tokens_are_drawn_as_often_as_due(rule: Rule) -> None:
     assert num_accepted(events) > NUM_SAMPLES // 3
 
 
+@pytest.mark.parametrize("rule", [Rule.MSS, Rule.SPECTR])
+async def test_drafts_of_two_models_are_tried_one_after_the_other(rule: Rule) -> None:
+    events = await sampled(rule, [PairModel(0), PairModel(1)])
+    assert p_value(events) > 1e-3
+    assert num_accepted(events) > NUM_SAMPLES // 3
+
+
 async def test_typical_changes_the_distribution() -> None:
     assert p_value(await sampled(Rule.TYPICAL)) < 1e-6
 
@@ -151,7 +161,7 @@ async def test_coins_that_are_the_drafts_noise_are_found_out(monkeypatch) -> Non
     noise = NoiseSource(4)
 
     def flipped(seed, position, stream, count):
-        gumbel = noise.get(seed, position, draft_draws.Stream.DRAFT)[3].item()
+        gumbel = noise.get(seed, position, draft_stream(0))[3].item()
         return np.full(count, np.exp(-np.exp(-gumbel)))
 
     monkeypatch.setattr(ruled_draws, "uniforms", flipped)
