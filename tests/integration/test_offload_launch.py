@@ -41,11 +41,9 @@ async def test_it_says_what_weights_that_stay_say_and_outlives_its_rank(server: 
             )
             for way, (prompt, _) in zip(ways, wanted, strict=True)
         ]
-        off = SpeculationOptions(enabled=False)
-        plain = [replace(request, speculation=off) for request in asked]
-        for requests in (asked, plain):
-            given = await asyncio.gather(*(collect(running, request) for request in requests))
-            assert given == [tokens for _, tokens in wanted]
+        plain = replace(asked[0], request_id="plain", speculation=SpeculationOptions(enabled=False))
+        given = await asyncio.gather(*(collect(running, request) for request in (*asked, plain)))
+        assert given == [tokens for _, tokens in (*wanted, wanted[0])]
         (own,) = {process.pid for process in descendants("LLMRank")} - others
         assert await collect(running, asked[1], kill=[own]) == wanted[1][1]
         figures = dict(

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from actors.llm.fused_llama import Foreign
+from actors.llm.offload.heap import free_large_at_once, keep_large_at_hand
 
 VECTOR = 8
 """A weight with at most so many times the model's width is a vector: matrices have far more."""
@@ -129,6 +130,7 @@ class Streaming:
         swap_folder: Path | None,
         group: Foreign,
     ) -> None:
+        free_large_at_once()
         os.environ.setdefault("LOCAL_RANK", "0")  # a rank sees no GPU but its own
         self.sizes = sizes
         self._settings = zero_settings(sizes, dtype, device, swap_folder)
@@ -171,6 +173,7 @@ class Streaming:
         for piece, next_piece in zip(pieces, [*pieces[1:], pieces[0]], strict=True):
             # Behind ZeRO's own hook: what the piece needs is there by then.
             piece.register_forward_pre_hook(_reads_ahead(next_piece))
+        keep_large_at_hand()
 
     def take_streamed_bytes(self) -> int:
         """Bytes of weights fetched since the last call."""
