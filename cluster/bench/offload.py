@@ -116,15 +116,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     by_budget["adaptive"][BUDGET] = {}
     rows: dict[str, dict[str, float | None]] = {}
     results: list[ModeResult] = []
+    print(f"{'offload, budget, nodes':>24}" + "".join(f"{column:>22}" for column in COLUMNS))
     for kind in arguments.offload:
         for budget, modes in by_budget.items():
             found = measure(with_offload(config, kind, budget, largest), workload, modes)
             results += found.values()
-            rows |= {f"{kind} {budget} {mode}": row for mode, row in summarise(found).items()}
+            for mode, row in summarise(found).items():
+                name = f"{kind} {budget} {mode}"
+                rows[name] = row
+                cells = (row[column] or 0.0 for column in COLUMNS)
+                print(f"{name:>24}" + "".join(f"{cell:22.2f}" for cell in cells), flush=True)
     report = {"rows": rows, "prompts": len(prompts), "equal": equal_texts(results)}
-    print(f"{'offload, budget, nodes':>24}" + "".join(f"{column:>22}" for column in COLUMNS))
-    for name, row in rows.items():
-        print(f"{name:>24}" + "".join(f"{row[column] or 0.0:22.2f}" for column in COLUMNS))
     print(json.dumps(report))
     is_good = report["equal"] == len(prompts) and all(row["mb_per_token"] for row in rows.values())
     return 0 if is_good else 1
