@@ -1,4 +1,4 @@
-"""Steps that are lost, by the ranks' death or by a fault of ours: who goes on, and who is given up."""
+"""Steps that are lost, by the death of ranks or a fault of ours: who goes on, who is given up."""
 
 from __future__ import annotations
 
