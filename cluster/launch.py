@@ -24,7 +24,8 @@ from actors.llm.parallel.grid import Grid
 from actors.llm.parallel.meeting import Meeting
 from actors.messages import LLMDescription
 from actors.request_manager.clients import LLMClient
-from actors.request_manager.drafters import DRAFTERS, SSM, ssm_names
+from actors.request_manager.drafter_names import SSM, ssm_names
+from actors.request_manager.drafters import DRAFTERS
 from actors.request_manager.engine import Engine
 from actors.request_manager.ports import Drafter, Encode
 from actors.request_manager.ssm_client import SSMDrafter
@@ -105,11 +106,18 @@ async def launch(config: Config) -> Launched:
         registry = process_registry(MANAGER)
         trace = _open_trace(config, resources)
         metrics = Metrics(registry, config.model.name, config.drafter_names, trace)
-        more = (group, config.llm.start_timeout_s, metrics.part_is_up)
+        more = (group, config.llm.start_timeout_s)
         makers = _rank_makers(config, folder, placement)
-        ranks = ActorGroup("LLMRank", makers, placement.rank_places, *more)
+        note = functools.partial(metrics.part_is_up, "LLMRank", 0)
+        ranks = ActorGroup("LLMRank", makers, placement.rank_places, *more, note)
         ssms = [
-            ActorGroup("DraftModel", [_ssm_maker(config, index, number, folder)], [place], *more)
+            ActorGroup(
+                "DraftModel",
+                [_ssm_maker(config, index, number, folder)],
+                [place],
+                *more,
+                functools.partial(metrics.part_is_up, "DraftModel", number),
+            )
             for number, (index, place) in enumerate(
                 zip(config.ssm_indexes, placement.ssm_places, strict=True)
             )
@@ -198,7 +206,8 @@ async def _drafters(
             resources.push_async_callback(drafter.close)
             tuned_for = (await drafter.describe()).llm_weights_hash
             if tuned_for != llm.weights_hash:
-                raise ModelError("the draft model was tuned for another LLM than the one that runs")
+                path = config.ssms[index].path
+                raise ModelError(f"{path} was tuned for another LLM than the one here")
             drafters.append(ObservedDrafter(drafter, metrics))
     return drafters
 
