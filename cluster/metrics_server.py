@@ -116,7 +116,7 @@ def _reachable(host: str) -> str:
 class Actor(Protocol):
     """What serves a service of ours once it is started."""
 
-    def start(self) -> str: ...
+    def start(self, host: str) -> str: ...
 
 
 class ExposedActor:
@@ -126,6 +126,6 @@ class ExposedActor:
         self._actor = actor
         self._metrics = metrics
 
-    def start(self) -> Addresses:
-        """Serve, both."""
-        return Addresses(service=self._actor.start(), metrics=self._metrics.address)
+    def start(self, host: str) -> Addresses:
+        """Serve, both; `host` is where the service listens."""
+        return Addresses(service=self._actor.start(host), metrics=self._metrics.address)

@@ -45,6 +45,9 @@ LOST_GRACE_S = 2.0
 
 DAEMONS = ("gcs_server", "raylet")
 
+HOMELESS = ("PENDING", "RESCHEDULING")
+"""What Ray says of a placement group with a bundle that has no node."""
+
 ENVIRONMENT = {
     # Takes 127.0.0.1 for this node's address, despite the name; daemons then bind to it alone.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
@@ -65,11 +68,24 @@ class Addresses:
     metrics: str
 
 
+@dataclass(frozen=True)
+class Node:
+    """A machine of the cluster.
+
+    Attributes:
+        id: Ray's.
+        host: the address under which Ray's other nodes reach it.
+    """
+
+    id: str
+    host: str
+
+
 class ActorBody(Protocol):
     """A plain object that a Ray actor is made of."""
 
-    def start(self) -> Addresses:
-        """Serve."""
+    def start(self, host: str) -> Addresses:
+        """Serve; `host` is the address to listen on."""
 
 
 def prepare_environment() -> None:
@@ -191,6 +207,14 @@ def num_gpus() -> int:
     return int(ray.cluster_resources().get("GPU", 0))
 
 
+def own_node() -> Node:
+    """Where this process runs."""
+    import ray
+    from ray.util import get_node_ip_address
+
+    return Node(ray.get_runtime_context().get_node_id(), get_node_ip_address())
+
+
 def node_resources() -> list[dict[str, float]]:
     """What each node of the cluster has, whoever uses it now."""
     import ray
@@ -207,13 +231,13 @@ def use_placement_group(placement: Placement, timeout_s: float) -> PlacementGrou
     from ray.util import get_current_placement_group, placement_group
 
     if current := get_current_placement_group():
-        return PlacementGroup(current, owned=False)
+        return PlacementGroup(current, placement, owned=False)
     require_room(placement)
     group = placement_group(placement.bundles, strategy=placement.strategy)
     if not group.wait(timeout_s):
         _remove_group(group)
         raise PeerUnavailable("others use what the cluster has\n" + placement.describe())
-    return PlacementGroup(group, owned=True)
+    return PlacementGroup(group, placement, owned=True)
 
 
 def require_room(placement: Placement) -> None:
@@ -225,9 +249,17 @@ def require_room(placement: Placement) -> None:
 class PlacementGroup:
     """Reserved resources; given back by `remove` if we made the reservation."""
 
-    def __init__(self, handle: RayPlacementGroup, owned: bool) -> None:
+    def __init__(self, handle: RayPlacementGroup, placement: Placement, owned: bool) -> None:
         self.handle = handle
+        self._placement = placement
         self._owned = owned
+
+    def require_room(self) -> None:
+        """Raise PeerUnavailable if a bundle has lost its node and no other could hold it."""
+        from ray.util import placement_group_table
+
+        if placement_group_table(self.handle)["state"] in HOMELESS:
+            require_room(self._placement)
 
     def remove(self) -> None:
         if self._owned:
@@ -266,25 +298,31 @@ class ActorProcess:
         # Ray names a process after its actor's class.
         self._actor = actor(type(name, (ActorHost,), {})).remote(make_body)
 
-    async def open_meeting(self) -> str:
-        """Listen on this process's node for the others of its group; returns `host:port`.
+    async def node(self) -> Node:
+        """Where the process runs, once it does. Raises PeerUnavailable if it died."""
+        node: Node = await _answer(self._actor.node.remote())
+        return node
+
+    async def open_meeting(self, host: str) -> str:
+        """Listen for the others of its group on an address of its node; returns `host:port`.
 
         Raises:
             PeerUnavailable: the process died.
         """
-        return str(await _answer(self._actor.open_meeting.remote()))
+        return str(await _answer(self._actor.open_meeting.remote(host)))
 
-    async def start(self, meeting_place: str | None = None) -> Addresses:
+    async def start(self, host: str, meeting_place: str | None = None) -> Addresses:
         """Make the body and start it.
 
         Args:
+            host: address of its node to listen on.
             meeting_place: where the processes of its group meet, if there are several.
 
         Raises:
             TreeServeError: what the body raised.
             PeerUnavailable: the process died.
         """
-        addresses: Addresses = await _answer(self._actor.start.remote(meeting_place))
+        addresses: Addresses = await _answer(self._actor.start.remote(host, meeting_place))
         return addresses
 
     def kill(self) -> None:
@@ -306,16 +344,17 @@ class ActorHost:
         self._body: ActorBody | None = None
         self._meeting: Meeting | None = None
 
-    def open_meeting(self) -> str:
-        from ray.util import get_node_ip_address
+    def node(self) -> Node:
+        return own_node()
 
-        self._meeting = self._meeting or Meeting.open(get_node_ip_address())
+    def open_meeting(self, host: str) -> str:
+        self._meeting = self._meeting or Meeting.open(host)
         return self._meeting.address
 
-    def start(self, meeting_place: str | None) -> Addresses:
+    def start(self, host: str, meeting_place: str | None) -> Addresses:
         meeting = [] if meeting_place is None else [self._meeting or Meeting.at(meeting_place)]
         self._body = self._body or self._make_body(*meeting)
-        return self._body.start()
+        return self._body.start(host)
 
 
 async def _answer(reference: Awaitable[T]) -> T:
