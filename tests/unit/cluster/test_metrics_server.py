@@ -58,6 +58,8 @@ def test_whoever_listens_on_all_addresses_gives_one_that_can_be_reached(
     monkeypatch.setattr(socket, "gethostbyname", {"pod": "10.0.0.7"}.get)
     server = MetricsServer(process_registry("llm"), "0.0.0.0", [9100])
     assert server.address == "10.0.0.7:9100"
+    server = MetricsServer(process_registry("llm"), "0.0.0.0", [9101], "10.0.0.8")
+    assert server.address == "10.0.0.8:9101"
 
 
 def test_an_actor_gives_both_of_its_addresses(taken: set[int]) -> None:
