@@ -18,7 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NoReturn, TypeVar
 
-from actors.errors import PeerTimeout
+from actors.errors import PeerTimeout, PeerUnavailable
 from actors.rpc import LOOPBACK
 from cluster import ray_api
 from cluster.placement import Place
@@ -29,6 +29,9 @@ T = TypeVar("T")
 
 WATCH_S = 1.0
 """How often a start is looked at for room."""
+
+NUM_TRIES = 3
+"""Of finding nodes that live."""
 
 BodyMaker = Callable[..., ray_api.ActorBody]
 """Called with a `Meeting` where the group has several processes, else with nothing."""
@@ -75,13 +78,9 @@ class ActorGroup:
             PeerUnavailable: the cluster has no room for one; none is left running.
             TreeServeError: one cannot start; none is left running.
         """
-        self._processes = [
-            ray_api.ActorProcess(self._name, make, self._group, place.bundle, place.resources)
-            for make, place in zip(self._makers, self._places, strict=True)
-        ]
         try:
             async with asyncio.timeout(self._start_timeout_s):
-                started = await self._while_there_is_room(self._start_processes())
+                started = await self._while_there_is_room(self._make_and_start())
         except TimeoutError:
             self.kill()
             raise PeerTimeout(
@@ -109,8 +108,8 @@ class ActorGroup:
         for process in processes:
             process.kill()
 
-    async def _start_processes(self) -> list[ray_api.Addresses]:
-        nodes = await asyncio.gather(*(process.node() for process in self._processes))
+    async def _make_and_start(self) -> list[ray_api.Addresses]:
+        nodes = await self._make_processes()
         place = None
         if len(nodes) > 1:
             place = await self._processes[0].open_meeting(listening_host(nodes[0], nodes))
@@ -120,6 +119,27 @@ class ActorGroup:
             for process, node in zip(self._processes, nodes, strict=True)
         ]
         return await asyncio.gather(*starts)
+
+    async def _make_processes(self) -> list[ray_api.Node]:
+        """Returns where they run.
+
+        One that dies before it says so was sent to a node that had died itself, which takes Ray a
+        while to see; then its bundle has another one.
+        """
+        num_lost = 0
+        while True:
+            self._processes = [
+                ray_api.ActorProcess(self._name, make, self._group, place.bundle, place.resources)
+                for make, place in zip(self._makers, self._places, strict=True)
+            ]
+            try:
+                return await asyncio.gather(*(process.node() for process in self._processes))
+            except PeerUnavailable as error:
+                num_lost += 1
+                if num_lost == NUM_TRIES:
+                    raise
+                logger.warning("%s: %s; trying again", self._name, error)
+                self.kill()
 
     async def _while_there_is_room(self, start: Awaitable[T]) -> T:
         """The start's result, unless the cluster loses the room for it: then PeerUnavailable."""

@@ -128,9 +128,10 @@ async def test_the_parts_together_say_what_the_whole_says(folder, whole, shards,
     assert sum(sum(step.accepted.values()) for step in watcher.steps) > 5
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "opt", "qwen2"])
+@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "gpt_neox", "opt", "qwen2"])
 async def test_models_of_other_families_are_split_too(tmp_path, family):
-    """Those without a fused forward pass as well; windows, biases, learnt positions, joined QKV."""
+    """Those without a fused forward pass as well: windows, biases, learnt positions, joined QKV, and
+    weights that have other names in their files."""
     tiny_model(family).save_pretrained(tmp_path)
     asked = RankOptions(
         tmp_path, family, "float64", kv_block_tokens=4, kv_memory_bytes=1 << 20, llm=ONE_THREAD

@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from serve_face import PATIENCE_S, ServeFace, wait_until
+from dashboard import PATIENCE_S, Dashboard, wait_until
 
 from cluster import ray_api
 from cluster.bench.server import free_port
@@ -43,8 +43,8 @@ class Cluster:
         self._folder = folder
         self._mark = secrets.token_hex(8)
         self._token = secrets.token_hex(32)
-        self.gcs, self.dashboard, self.redis = free_port(), free_port(), free_port()
-        self.face = ServeFace(f"127.0.0.1:{self.dashboard}", self._token)
+        self.gcs, self.http, self.redis = free_port(), free_port(), free_port()
+        self.dashboard = Dashboard(f"127.0.0.1:{self.http}", self._token)
         self._head: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -55,11 +55,11 @@ class Cluster:
     def start_head(self) -> None:
         self._head = self._ray(
             *("--head", "--num-cpus", "0", "--port", str(self.gcs)),
-            *("--dashboard-host", "127.0.0.1", "--dashboard-port", str(self.dashboard)),
+            *("--dashboard-host", "127.0.0.1", "--dashboard-port", str(self.http)),
             *("--ray-client-server-port", str(free_port())),
             RAY_REDIS_ADDRESS=f"127.0.0.1:{self.redis}",
         )
-        wait_until(self.face.answers)
+        wait_until(self.dashboard.answers)
 
     def kill_head(self) -> None:
         """Everything that the head's pod would hold; the worker's processes are left alone."""
@@ -155,7 +155,7 @@ def answer(port: int, num_tokens: int) -> str:
 
 def test_a_head_that_dies_under_streams(cluster: Cluster, tiny_model: Path) -> None:
     port = free_port()
-    cluster.face.put(configuration(tiny_model, port), {"num_cpus": 0.1})
+    cluster.dashboard.put(configuration(tiny_model, port), {"num_cpus": 0.1})
     (manager,) = cluster.processes("RequestManager")
     alone = answer(port, 1500)
     texts: list[str] = []
@@ -168,7 +168,7 @@ def test_a_head_that_dies_under_streams(cluster: Cluster, tiny_model: Path) -> N
         thread.join()
     assert texts == [alone] * 4
     cluster.start_head()
-    wait_until(lambda: cluster.face.status() == "RUNNING")
+    wait_until(lambda: cluster.dashboard.status() == "RUNNING")
     assert answer(port, 1500) == alone
     assert manager.is_running()
     # The new head does a head's work: what dies is replaced.

@@ -18,8 +18,8 @@ from pathlib import Path
 import httpx
 import pytest
 from conftest import ready_configuration, serving
+from dashboard import Dashboard, wait_until
 from network import IS_POSSIBLE, Host, several_hosts
-from serve_face import ServeFace, wait_until
 from streams import NUM_STREAMS, Streams, stream, wish
 
 from cluster import ray_api
@@ -53,16 +53,17 @@ class Cluster:
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",  # its word for several nodes
             "OMP_NUM_THREADS": "1",
         }
-        self.face = ServeFace(f"{self.front.address}:{DASHBOARD}", token)
+        self.dashboard = Dashboard(f"{self.front.address}:{DASHBOARD}", token)
         self.url = f"http://{self.front.address}:{PORT}"
 
     def start(self) -> None:
         listen = ("--dashboard-host", self.front.address, "--dashboard-port", str(DASHBOARD))
         head = ("--head", "--port", str(GCS), *listen, "--resources", '{"front": 1}')
         self._ray(self.front, "--num-cpus", "1", *head)
-        wait_until(self.face.answers)
+        wait_until(self.dashboard.answers)
         for host in self.backs:
             self.join(host)
+        wait_until(lambda: self.dashboard.num_nodes() == 1 + len(self.backs))
 
     def join(self, host: Host) -> None:
         """With room for all stages and the draft model."""
@@ -145,7 +146,7 @@ async def test_hosts_that_are_cut_off(wanted: list[str], cluster: Cluster) -> No
         "api": {"host": cluster.front.address, "port": PORT},
         "metrics": {"host": "0.0.0.0"},
     }
-    cluster.face.put(config, {"num_cpus": 0, "resources": {"front": 0.1}})
+    cluster.dashboard.put(config, {"num_cpus": 0, "resources": {"front": 0.1}})
     assert cluster.num_ranks() == [SHARDS, SHARDS]
     async with httpx.AsyncClient(
         base_url=cluster.url, timeout=PATIENCE_S, trust_env=False

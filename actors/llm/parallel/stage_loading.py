@@ -2,14 +2,14 @@
 
 The model is built without weights. Those of the rank's own stage are then read layer by layer, and
 each layer is cut to the rank's shard before the next is read, so no rank ever holds the whole
-model, nor its whole stage. Weights are found by the names that the model's modules have: files
-that name them otherwise are refused.
+model, nor its whole stage. Weights are found by the names that the model's modules have, or by
+those that transformers knows for them; files whose tensors it would have to convert are refused.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -41,7 +41,8 @@ def load_stage(path: Path, dtype: torch.dtype, device: torch.device, world: Worl
         context = max_context(config)
         files = weight_files(path)
         skeleton = Skeleton(config, dtype)
-        loader = _StageLoader(skeleton, WeightReader(files, dtype, device), world)
+        reader = WeightReader(files, dtype, device, skeleton.weight_name)
+        loader = _StageLoader(skeleton, reader, world)
         model = loader.load(dtype)
     except ModelError as error:
         raise ModelError(f"{path.name} cannot be served: {error}") from error
@@ -63,27 +64,34 @@ class WeightReader:
     Args:
         files: safetensors.
         dtype, device: of what is read.
+        rename: gives the name by which a tensor is asked for, from the one in its file.
     """
 
-    def __init__(self, files: list[Path], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        files: list[Path],
+        dtype: torch.dtype,
+        device: torch.device,
+        rename: Callable[[str], str],
+    ) -> None:
         self.device = device
         self._dtype = dtype
-        self._file_of: dict[str, Path] = {}
+        self._places: dict[str, tuple[Path, str]] = {}
         try:
             for file in files:
                 with safe_open(file, "pt") as content:
-                    self._file_of.update(dict.fromkeys(content.keys(), file))
+                    self._places.update((rename(name), (file, name)) for name in content.keys())
         except (OSError, SafetensorError) as error:
             raise ModelError(f"its weights cannot be read: {error}") from error
 
     def __contains__(self, name: str) -> bool:
-        return name in self._file_of
+        return name in self._places
 
     def fill(self, module: nn.Module, names: Mapping[str, str]) -> None:
         """Give a module weights.
 
         Args:
-            names: what they are called in the files, by their names in the module.
+            names: what they are called in the model, by their names in the module.
 
         Raises:
             ModelError: one is missing or has another shape.
@@ -100,8 +108,9 @@ class WeightReader:
 
     def _read(self, name: str) -> Tensor:
         # Each file is let go of at once: what is mapped counts as resident.
-        with safe_open(self._file_of[name], "pt") as content:
-            tensor: Tensor = content.get_tensor(name)
+        file, stored = self._places[name]
+        with safe_open(file, "pt") as content:
+            tensor: Tensor = content.get_tensor(stored)
             return tensor.to(self.device, self._dtype, copy=True)
 
 

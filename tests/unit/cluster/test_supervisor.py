@@ -17,6 +17,7 @@ from cluster.supervisor import ActorGroup, listening_host
 
 HANGS = object()
 HERE, THERE, ELSEWHERE = (Node(f"node {n}", f"10.0.0.{n}") for n in (1, 2, 3))
+DEAD = Node("a node that Ray does not know to be dead", "10.0.0.4")
 
 
 class FakeProcess:
@@ -37,6 +38,8 @@ class FakeProcess:
         self.made.append(self)
 
     async def node(self) -> Node:
+        if self.at is DEAD:
+            raise PeerUnavailable("an actor died")
         return self.at
 
     async def open_meeting(self, host: str) -> str:
@@ -195,3 +198,20 @@ async def test_a_start_that_loses_its_room_says_what_is_missing(made: list[FakeP
     with pytest.raises(PeerUnavailable, match="no room: LLM stage 1"):
         await group("first", HANGS, num_good_looks=0).start()
     assert [process.alive for process in made] == [False, False]
+
+
+async def test_a_node_that_turns_out_to_be_dead_is_left(
+    made: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeProcess, "nodes", [HERE, DEAD, HERE, THERE])
+    assert await group("first", "second").start() == ["first:4", "second:4"]
+    assert [process.alive for process in made] == [False, False, True, True]
+
+
+async def test_nodes_that_all_turn_out_to_be_dead_are_told(
+    made: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeProcess, "nodes", [DEAD])
+    with pytest.raises(PeerUnavailable, match="an actor died"):
+        await group("first").start()
+    assert [process.alive for process in made] == [False] * 3

@@ -1,4 +1,4 @@
-"""Ray Serve's REST face on a head's dashboard, through which an operator puts an application."""
+"""The REST face of a head's dashboard, through which an operator puts an application."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import httpx
 
 PATIENCE_S = 180.0
 APPLICATION = "treeserve"
+SERVE = "/api/serve/applications/"
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -21,7 +22,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.5)
 
 
-class ServeFace:
+class Dashboard:
     """Of one cluster.
 
     Args:
@@ -30,22 +31,27 @@ class ServeFace:
     """
 
     def __init__(self, address: str, token: str) -> None:
-        self._url = f"http://{address}/api/serve/applications/"
+        self._url = f"http://{address}"
         self._token = token
 
     def answers(self) -> bool:
         try:
-            return self._ask("GET").status_code == httpx.codes.OK
+            return self._ask("GET", SERVE).status_code == httpx.codes.OK
         except httpx.HTTPError:
             return False
 
     def status(self) -> str:
         """Of the application; empty while the dashboard does not know."""
         with contextlib.suppress(httpx.HTTPError):
-            answer = self._ask("GET")
+            answer = self._ask("GET", SERVE)
             if answer.status_code == httpx.codes.OK:
                 return str(answer.json()["applications"].get(APPLICATION, {}).get("status", ""))
         return ""
+
+    def num_nodes(self) -> int:
+        """Nodes of the cluster that live."""
+        nodes = self._ask("GET", "/nodes?view=summary").json()["data"]["summary"]
+        return sum(node["raylet"]["state"] == "ALIVE" for node in nodes)
 
     def put(self, arguments: dict[str, Any], ingress: dict[str, Any]) -> None:
         """Deploy, and wait until it runs.
@@ -62,14 +68,14 @@ class ServeFace:
             "deployments": [{"name": "Ingress", "ray_actor_options": ingress}],
         }
         config = {"proxy_location": "Disabled", "applications": [application]}
-        self._ask("PUT", config).raise_for_status()
+        self._ask("PUT", SERVE, config).raise_for_status()
         wait_until(lambda: self.status() == "RUNNING")
 
-    def _ask(self, method: str, config: dict[str, Any] | None = None) -> httpx.Response:
+    def _ask(self, method: str, path: str, content: object = None) -> httpx.Response:
         return httpx.request(
             method,
-            self._url,
-            json=config,
+            self._url + path,
+            json=content,
             headers={"Authorization": f"Bearer {self._token}"},
             timeout=60.0,
             trust_env=False,
