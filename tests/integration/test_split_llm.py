@@ -130,7 +130,7 @@ async def test_the_parts_together_say_what_the_whole_says(folder, whole, shards,
 
 @pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "gpt_neox", "opt", "qwen2"])
 async def test_models_of_other_families_are_split_too(tmp_path, family):
-    """Those without a fused forward pass as well: windows, biases, learnt positions, joined QKV, and
+    """Those without a fused forward pass as well; windows, biases, learnt positions, joined QKV,
     weights that have other names in their files."""
     tiny_model(family).save_pretrained(tmp_path)
     asked = RankOptions(

@@ -80,7 +80,8 @@ class WeightReader:
         try:
             for file in files:
                 with safe_open(file, "pt") as content:
-                    self._places.update((rename(name), (file, name)) for name in content.keys())
+                    names = content.keys()
+                self._places.update((rename(name), (file, name)) for name in names)
         except (OSError, SafetensorError) as error:
             raise ModelError(f"its weights cannot be read: {error}") from error
 
