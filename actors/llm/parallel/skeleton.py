@@ -64,7 +64,7 @@ class Skeleton:
     def weight_name(self, stored: str) -> str:
         """What the model calls a weight, by its name in a file."""
         prefix = self.model.base_model_prefix
-        name, _ = rename_source_key(stored, self._renamings, [], prefix, self._names)
+        name: str = rename_source_key(stored, self._renamings, [], prefix, self._names)[0]
         return name
 
     @property
