@@ -114,9 +114,11 @@ def _sweep() -> None:
             _remove(f"ts{found[1]}", [found[0]])
 
 
-def _remove(bridge: str, namespaces: Sequence[str]) -> None:
-    """A namespace takes its interface along."""
-    for arguments in [*(("netns", "delete", name) for name in namespaces), ("link", "del", bridge)]:
+def _remove(bridge: str, names: Sequence[str]) -> None:
+    """The bridge and hosts with such names, as far as they are there."""
+    # Connections that were cut keep a namespace, and what is in it, for a while without a name.
+    links = [("link", "delete", name) for name in (*names, bridge)]
+    for arguments in [*links, *(("netns", "delete", name) for name in names)]:
         with contextlib.suppress(subprocess.CalledProcessError):
             _ip(*arguments)
 
