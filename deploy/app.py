@@ -28,7 +28,7 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 
-from actors.errors import PeerError, TreeServeError, UnavailableError
+from actors.errors import PeerError, PeerUnavailable, TreeServeError, UnavailableError
 from actors.verification import Rule
 from cluster import ray_api
 from cluster.config import Config, config_of
@@ -214,12 +214,18 @@ def build_application(config: Config, num_starts: int = 1) -> serve.Application:
 def application(arguments: dict[str, Any]) -> serve.Application:
     """For Serve's configuration files: their `args` are a TreeServe configuration.
 
-    Nobody watches such a cluster start, so what fails is tried again.
+    Nobody watches such a cluster start, so what fails is tried again, and if there is no room yet
+    the log says what for; nodes may join.
 
     Raises:
         ConfigError: with every mistake.
     """
-    return build_application(config_of(arguments), num_starts=MANY_STARTS)
+    config = config_of(arguments)
+    try:
+        ray_api.require_room(plan_placement(config, ray_api.num_gpus()))
+    except PeerUnavailable as error:
+        logger.warning("%s; waiting for it", error)
+    return build_application(config, num_starts=MANY_STARTS)
 
 
 def start_serving(config: Config) -> None:
