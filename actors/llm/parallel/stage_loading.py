@@ -8,6 +8,7 @@ those that transformers knows for them; files whose tensors it would have to con
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -165,8 +166,6 @@ class _StageLoader:
         self._fill(layer, f"{self._skeleton.layers_name}.{index}")
         layer = self._sharding.layer(layer)
         self.num_held += _size(layer)
-        # AutoTP leaves cycles behind that hold the layer before.
-        gc.collect()
         return layer
 
     def _embedding(self) -> None:
@@ -192,7 +191,16 @@ class _StageLoader:
         return widths
 
     def _fill(self, module: nn.Module, prefix: str) -> None:
+        _give_back()
         self._reader.fill(module, {name: f"{prefix}.{name}" for name in module.state_dict()})
+
+
+def _give_back() -> None:
+    """Return to Linux what the piece before took on top of what is kept of it."""
+    gc.collect()  # AutoTP leaves cycles behind that hold the layer before
+    # The C library keeps what is freed between two pieces that stay; glibc can be told otherwise.
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 def _size(module: nn.Module) -> int:
