@@ -33,6 +33,7 @@ from actors.vocabulary import Vocabulary
 from cluster import ray_api
 from cluster.config import Config
 from cluster.logs import set_up_logging
+from cluster.long_lived import keep_what_is_loaded
 from cluster.metrics import Metrics
 from cluster.metrics_server import ExposedActor, MetricsServer, Target, process_registry
 from cluster.models import resolve_draft_model, resolve_model
@@ -248,6 +249,7 @@ def _make_rank(
     set_up_logging(config.logs, f"{LLM} {rank}")
     registry = process_registry(LLM, rank)
     actor = LLMActor(lambda: ObservedRank(load(), registry), ports=_ports(config.grpc.port_range))
+    keep_what_is_loaded()
     return ExposedActor(actor, _expose(config, registry))
 
 
@@ -269,6 +271,7 @@ def _make_ssm(config: Config, ssm: SSMConfig, folder: Path, llm_folder: Path) ->
         lambda: ObservedDrafting(load_speculator(options), registry, config.model.name),
         ports=_ports(config.grpc.port_range),
     )
+    keep_what_is_loaded()
     return ExposedActor(actor, _expose(config, registry))
 
 

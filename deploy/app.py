@@ -34,6 +34,7 @@ from cluster import ray_api
 from cluster.config import Config, config_of
 from cluster.launch import MANAGER, Launched, launch
 from cluster.logs import set_up_logging
+from cluster.long_lived import keep_what_is_loaded
 from cluster.metrics_server import Target
 from cluster.models import model_note, resolve_model
 from cluster.placement import plan_placement
@@ -71,6 +72,7 @@ class RequestManager:
         self._config = config
         self._launched: Launched = await launch(config)
         self._sessions = Sessions(self._launched.engine)
+        keep_what_is_loaded()
 
     async def describe(self) -> BackendDescription:
         description, config = self._launched.description, self._config
@@ -159,6 +161,7 @@ class Ingress:
             write_timeout_s=api.write_timeout_s,
         )
         self._server = HttpServer(self._app, api.host, api.port, limits)
+        keep_what_is_loaded()
         self._server.start()
 
     def __serve_build_asgi_app__(self) -> FastAPI:

@@ -11,7 +11,6 @@ the ranks forget everything, and requests are prefilled again from their tokens.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -31,6 +30,7 @@ from actors.request_manager.outbox import Outbox, Sink
 from actors.request_manager.ports import LLM, Clock, Drafter, Observer
 from actors.request_manager.prefix_reuse import PrefixReuse
 from actors.request_manager.records import Laps, Tally, step_outcome, step_record
+from actors.request_manager.recovery import Fate, fate, restore
 from actors.request_manager.request import Request, State
 from actors.request_manager.scheduler import Scheduler
 from actors.request_manager.settling import (
@@ -44,13 +44,7 @@ from actors.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 
-MAX_FAILURES = 3
-"""A request that was in this many lost steps without getting on is ended: it may be what kills the
-ranks."""
-
 LOST_GRAMMAR = "the grammar needs too much work, or the output so far does not follow it"
-
-RESTORE_BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 
 
 class Engine:
@@ -117,12 +111,12 @@ class Engine:
 
     async def stop(self) -> None:
         """End every request with an error, and the loop."""
-        self._refusal = "the server is shutting down"
+        stopping = UnavailableError("the server is shutting down")
+        self._refusal = str(stopping)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for request in list(self._scheduler.requests()):
-            self._fail(request, UnavailableError(self._refusal))
+        self._refuse(stopping)
 
     def require_running(self) -> None:
         """Raise UnavailableError if the loop has ended by a fault of ours: nobody would notice."""
@@ -216,6 +210,8 @@ class Engine:
             return
         message, rows = self._compose(group, turns, guesses.trees)
         laps.end("merge")
+        for row in rows:
+            row.turn.request.in_step = True
         reply = await self._llm.step(message)
         laps.end("step")
         if epoch != self._composer.epoch:
@@ -261,11 +257,10 @@ class Engine:
         return self._composer.compose(group, grants, chosen, returned)
 
     def _emit(self, request: Request, event: GenerationEvent | None) -> None:
-        request.in_flight = False
+        request.in_flight = request.in_step = False
         if event is not None and event.token_ids:
-            request.num_failures = (
-                0  # chunks of a prompt are no sign: they may come again and again
-            )
+            # Chunks of a prompt are no sign: they may come again and again.
+            request.num_failures = 0
         if request.state is State.CLOSING:
             self._end(request, FinishReason.ABORT)
         elif event is not None and event.finish_reason is not None:
@@ -341,37 +336,23 @@ class Engine:
         self._healthy.clear()
         self._composer.new_epoch()
         for request in list(self._scheduler.requests()):
-            self._survive(request, error)
+            match fate(request):
+                case Fate.ABORTS:
+                    self._end(request, FinishReason.ABORT)
+                case Fate.FAILS:
+                    why = f"the request's steps failed repeatedly: {error}"
+                    self._fail(request, UnavailableError(why))
         self._scheduler.preempt_all()
-        await self._restore()
+        self._adopt(await restore(self._llm, self._refuse))
+        self._refusal = None
         self._healthy.set()
         self._wake()
 
-    def _survive(self, request: Request, error: Exception) -> None:
-        """Sort out who goes on in the next epoch."""
-        request.num_failures += request.in_flight
-        if request.state is State.CLOSING:
-            self._end(request, FinishReason.ABORT)
-        elif request.num_failures >= MAX_FAILURES:
-            self._fail(request, UnavailableError(f"the request's steps failed repeatedly: {error}"))
-
-    async def _restore(self) -> None:
-        """Try until the ranks are back; while they are not, nobody is kept waiting."""
-        for backoff_s in itertools.chain(
-            RESTORE_BACKOFF_S, itertools.repeat(RESTORE_BACKOFF_S[-1])
-        ):
-            try:
-                await self._llm.restore()
-                self._adopt(await self._llm.describe())
-            except Exception as error:  # supervised: whatever it is, the next try may work
-                logger.exception("the LLM could not be restored")
-                self._refusal = f"the LLM is lost: {error}"
-                for request in list(self._scheduler.requests()):
-                    self._fail(request, UnavailableError(self._refusal))
-                await asyncio.sleep(backoff_s)
-            else:
-                self._refusal = None
-                return
+    def _refuse(self, error: UnavailableError) -> None:
+        """Nobody is kept waiting for an LLM that does not come back."""
+        self._refusal = str(error)
+        for request in list(self._scheduler.requests()):
+            self._fail(request, error)
 
     def _adopt(self, description: LLMDescription) -> None:
         """Go on with ranks that may have found room for another number of KV blocks than before."""

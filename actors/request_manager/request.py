@@ -49,6 +49,7 @@ class Request:
         block_keys: of its first full KV blocks, as far as they were needed (`prefix_reuse`).
         known_to_ranks: the ranks have had its `NewRequest` in this epoch.
         in_flight: planned for a step that is not over.
+        in_step: the ranks have been sent a step with it whose reply is not there.
         num_failures: steps lost while they carried it, since it last got on.
     """
 
@@ -77,6 +78,7 @@ class Request:
         self.first_token_s: float | None = None
         self.known_to_ranks = False
         self.in_flight = False
+        self.in_step = False
         self.num_failures = 0
         self.block_keys: list[bytes] = []
         self._has_begun = False

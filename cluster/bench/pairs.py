@@ -1,12 +1,16 @@
 """Does speculation with its budget pay, by batch size? Interleaved pairs on one server.
 
-    python -m cluster.bench.pairs CONFIG [--batches 1 4 16 32] [--pairs 10] [--prompts FILE]
+    python -m cluster.bench.pairs CONFIG [--batches 1 4 16 32] [--pairs 10] [--per-stream 4]
+                                         [--prompts FILE]
 
-One pair answers the same prompts twice, all at once: with the configuration's speculation, and
-plainly. The arms take turns to be first, and the batch sizes take turns too, so that a machine that
-drifts does so under all of them. Every prompt is computed once before its pair: the arms find equal
-KV to reuse. Every answer has the same number of tokens. Prints for each batch size the median of
-the pairs' throughput ratios with a bootstrap interval, then one JSON line.
+One pair answers the same prompts twice: with the configuration's speculation, and plainly. As many
+streams as the batch has rows are kept open, each asking for several answers one after the other:
+under speculation some answers are over sooner, and with one answer a stream (`--per-stream 1`) the
+batch would run empty under one arm and stay full under the other. The arms take turns to be first,
+and the batch sizes take turns too, so that a machine that drifts does so under all of them. Every
+prompt is computed once before its pair: the arms find equal KV to reuse. Every answer has the same
+number of tokens. Prints for each batch size the median of the pairs' throughput ratios with a
+bootstrap interval, then one JSON line.
 """
 
 from __future__ import annotations
@@ -102,26 +106,40 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
     return medians[tail], medians[-1 - tail]
 
 
-async def run_arm(arm: str, prompts: Sequence[Prompt], max_tokens: int, ask: Ask) -> Run:
-    """All prompts at once, to their ends."""
+async def run_arm(
+    arm: str, prompts: Sequence[Prompt], num_streams: int, max_tokens: int, ask: Ask
+) -> Run:
+    """All prompts to the ends of their answers, `num_streams` at one time."""
     more = {"speculation": dict(ARMS[arm]), "return_token_ids": True}
+    waiting = iter(enumerate(prompts))
+    answers: dict[int, RawAnswer] = {}
+
+    async def stream() -> None:
+        for place, prompt in waiting:
+            answers[place] = await ask(prompt, max_tokens, more)
+
     since = time.monotonic()
-    answers = await asyncio.gather(*(ask(prompt, max_tokens, more) for prompt in prompts))
-    return Run(time.monotonic() - since, answers)
+    await asyncio.gather(*(stream() for _ in range(num_streams)))
+    return Run(time.monotonic() - since, [answers[place] for place in range(len(prompts))])
 
 
 async def run_pairs(
-    prompts: Sequence[Prompt], batches: Sequence[int], num_pairs: int, max_tokens: int, ask: Ask
+    prompts: Sequence[Prompt],
+    batches: Sequence[int],
+    num_pairs: int,
+    per_stream: int,
+    max_tokens: int,
+    ask: Ask,
 ) -> dict[int, Pairs]:
     """Every pair of every batch size, by batch size; one of each before, which is not counted."""
     found = {batch: Pairs() for batch in batches}
     supply = cycle(prompts)
     for number in range(-1, num_pairs):
         for batch in batches:
-            chosen = list(islice(supply, batch))
-            await run_arm(PLAIN, chosen, 1, ask)
+            chosen = list(islice(supply, batch * per_stream))
+            await run_arm(PLAIN, chosen, batch, 1, ask)
             arms = list(ARMS)[:: -1 if number % 2 else 1]
-            runs = {arm: await run_arm(arm, chosen, max_tokens, ask) for arm in arms}
+            runs = {arm: await run_arm(arm, chosen, batch, max_tokens, ask) for arm in arms}
             if number >= 0:
                 found[batch].runs.append(runs)
     return found
@@ -133,7 +151,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16, 32], metavar="N")
     parser.add_argument("--pairs", type=int, default=10, metavar="N")
     parser.add_argument("--prompts", type=Path, default=SAMPLE, metavar="FILE")
-    parser.add_argument("--max-tokens", type=int, default=128, metavar="N")
+    parser.add_argument("--per-stream", type=int, default=4, metavar="N", help="answers a stream")
+    parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="of an answer")
     arguments = parser.parse_args(argv)
     config = load_config(arguments.config)
     tokenizer = load_tokenizer(resolve_model(config.model.path)).tokenizer
@@ -148,7 +167,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             return await stream_completion(url, prompt, max_tokens, more)
 
         pairs = asyncio.run(
-            run_pairs(prompts, arguments.batches, arguments.pairs, arguments.max_tokens, ask)
+            run_pairs(
+                prompts,
+                arguments.batches,
+                arguments.pairs,
+                arguments.per_stream,
+                arguments.max_tokens,
+                ask,
+            )
         )
     report = {batch: found.summary() for batch, found in pairs.items()}
     print(f"{'batch':>6}" + "".join(f"{column:>21}" for column in COLUMNS))

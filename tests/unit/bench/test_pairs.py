@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
-from cluster.bench.pairs import BUDGET, PLAIN, Pairs, Run, interval, run_pairs
+from cluster.bench.pairs import BUDGET, PLAIN, Pairs, Run, interval, run_arm, run_pairs
 from cluster.bench.raw_client import RawAnswer
 
 
@@ -31,18 +32,37 @@ async def test_arms_and_batches_take_turns_and_the_first_pair_is_not_counted():
         asked.append((arm, max_tokens, prompt))
         return answer(*range(max_tokens), steps=1)
 
-    found = await run_pairs(["a", "b", "c"], [1, 2], 4, 8, ask)
+    found = await run_pairs(["a", "b", "c"], [1, 2], 4, 3, 8, ask)
     assert [len(found[batch].runs) for batch in (1, 2)] == [4, 4]
     place = 0
     for number in range(-1, 4):
         for batch in (1, 2):
-            block, place = asked[place : place + 3 * batch], place + 3 * batch
-            sizes = [size for _, size, _ in block]
-            assert sizes == [1] * batch + [8] * 2 * batch, "every prompt is computed before"
-            prompts = [[prompt for _, _, prompt in block[i::batch]] for i in range(batch)]
+            size = 3 * batch  # answers of an arm
+            block, place = asked[place : place + 3 * size], place + 3 * size
+            sizes = [max_tokens for _, max_tokens, _ in block]
+            assert sizes == [1] * size + [8] * 2 * size, "every prompt is computed before"
+            prompts = [[prompt for _, _, prompt in block[i::size]] for i in range(size)]
             assert all(len(set(same)) == 1 for same in prompts), "the arms have the same prompts"
-            first = block[batch][0]
+            first = block[size][0]
             assert first == (BUDGET if number % 2 else PLAIN)
+
+
+async def test_a_stream_that_is_done_asks_again_so_that_the_batch_stays_full():
+    open_now, most, order = 0, 0, []
+
+    async def ask(prompt, max_tokens, more):
+        nonlocal open_now, most
+        open_now += 1
+        most = max(most, open_now)
+        for _ in range(prompt):
+            await asyncio.sleep(0)
+        open_now -= 1
+        order.append(prompt)
+        return answer(prompt)
+
+    run = await run_arm(BUDGET, [9, 2, 2, 2, 5], 2, 4, ask)
+    assert [found.token_ids for found in run.answers] == [(9,), (2,), (2,), (2,), (5,)]
+    assert (most, order) == (2, [2, 2, 2, 9, 5])
 
 
 def test_figures_of_a_batch_size():

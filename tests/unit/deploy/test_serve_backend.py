@@ -205,6 +205,20 @@ async def test_requests_that_belong_together_go_in_one_message() -> None:
     assert manager.num_exchanges == 1
 
 
+async def test_requests_that_come_shortly_one_after_the_other_go_in_one_message() -> None:
+    manager = Manager(*([LAST] for _ in range(8)))
+    async with manager.backend() as backend:
+
+        async def come(number: int) -> None:
+            for _ in range(number * (manager_link.QUIET_BREATHS - 1)):
+                await asyncio.sleep(0)
+            async for place, event in backend.generate([request(str(number))]):
+                assert (place, event) == (0, LAST)
+
+        await asyncio.gather(*(come(number) for number in range(8)))
+    assert manager.num_exchanges == 1
+
+
 async def test_after_a_loss_a_request_goes_on_from_what_was_delivered() -> None:
     manager = Manager([FIRST, None, LOST], [SECOND, None, LOST], [LAST])
     got = await answer(manager, request())
