@@ -7,19 +7,17 @@ of its processes only. How a cluster that is already there listens is its own bu
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import psutil
-
 from actors.errors import PeerError, PeerUnavailable, TreeServeError
 from actors.llm.parallel.meeting import Meeting
+from cluster import daemons
 from cluster.placement import Placement, missing
 
 if TYPE_CHECKING:
@@ -43,7 +41,7 @@ EXIT_GRACE_S = 10.0
 LOST_GRACE_S = 2.0
 """What Ray may take to let go of a cluster that is broken."""
 
-DAEMONS = ("gcs_server", "raylet")
+NO_ROOM_LEFT = "others use what the cluster has"
 
 HOMELESS = ("PENDING", "RESCHEDULING")
 """What Ray says of a placement group with a bundle that has no node."""
@@ -145,15 +143,6 @@ def join_cluster() -> None:
         raise PeerUnavailable(f"no Ray cluster to join: {first_line(error)}") from error
 
 
-def is_alive() -> bool:
-    """True while the daemons of the cluster that we started run."""
-    names = set()
-    for daemon in _daemons():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            names.add(daemon.name())
-    return names.issuperset(DAEMONS)
-
-
 def stop_cluster() -> None:
     """Disconnect, and end every process of the cluster; does nothing if there is none.
 
@@ -162,42 +151,15 @@ def stop_cluster() -> None:
     """
     import ray
 
-    processes = _cluster_processes()
-    if processes and not is_alive():
-        _kill(processes)
+    processes = daemons.processes()
+    if processes and not daemons.are_alive():
+        daemons.kill(processes)
         leaving = threading.Thread(target=ray.shutdown, daemon=True)
         leaving.start()
         leaving.join(LOST_GRACE_S)
         return
     ray.shutdown()
-    _, alive = psutil.wait_procs(processes, timeout=EXIT_GRACE_S)
-    _kill(alive)
-
-
-def _kill(processes: Sequence[psutil.Process]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
-def _cluster_processes() -> list[psutil.Process]:
-    """The daemons and Ray's workers, which are their children."""
-    found = []
-    for daemon in _daemons():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found += [daemon, *daemon.children(recursive=True)]
-    return found
-
-
-def _daemons() -> list[psutil.Process]:
-    """Ray's daemons that live; they are our children."""
-    found = []
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            is_dead = child.status() == psutil.STATUS_ZOMBIE
-            if not is_dead and any("/ray/" in part for part in child.cmdline()):
-                found.append(child)
-    return found
+    daemons.end(processes, EXIT_GRACE_S)
 
 
 def num_gpus() -> int:
@@ -236,7 +198,7 @@ def use_placement_group(placement: Placement, timeout_s: float) -> PlacementGrou
     group = placement_group(placement.bundles, strategy=placement.strategy)
     if not group.wait(timeout_s):
         _remove_group(group)
-        raise PeerUnavailable("others use what the cluster has\n" + placement.describe())
+        raise PeerUnavailable(f"{NO_ROOM_LEFT}\n{placement.describe()}")
     return PlacementGroup(group, placement, owned=True)
 
 
@@ -254,12 +216,18 @@ class PlacementGroup:
         self._placement = placement
         self._owned = owned
 
-    def require_room(self) -> None:
-        """Raise PeerUnavailable if a bundle has lost its node and no other could hold it."""
+    def is_whole(self) -> bool:
+        """True if every bundle has a node.
+
+        Raises:
+            PeerUnavailable: one has none, and no node could hold it; says what is missing.
+        """
         from ray.util import placement_group_table
 
-        if placement_group_table(self.handle)["state"] in HOMELESS:
-            require_room(self._placement)
+        if placement_group_table(self.handle)["state"] not in HOMELESS:
+            return True
+        require_room(self._placement)
+        return False
 
     def remove(self) -> None:
         if self._owned:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NoReturn, TypeVar
 
@@ -29,6 +30,9 @@ T = TypeVar("T")
 
 WATCH_S = 1.0
 """How often a start is looked at for room."""
+
+ROOM_TIMEOUT_S = 60.0
+"""For a bundle that has lost its node, while others use the room that there would be."""
 
 NUM_TRIES = 3
 """Of finding nodes that live."""
@@ -152,8 +156,12 @@ class ActorGroup:
                 task.cancel()
 
     async def _watch_room(self) -> NoReturn:
+        whole_at = time.monotonic()
         while True:
-            await asyncio.to_thread(self._group.require_room)
+            if await asyncio.to_thread(self._group.is_whole):
+                whole_at = time.monotonic()
+            elif time.monotonic() - whole_at > ROOM_TIMEOUT_S:
+                raise PeerUnavailable(ray_api.NO_ROOM_LEFT)
             await asyncio.sleep(WATCH_S)
 
 

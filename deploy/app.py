@@ -30,7 +30,7 @@ from ray.serve.schema import LoggingConfig
 
 from actors.errors import PeerError, PeerUnavailable, TreeServeError, UnavailableError
 from actors.verification import Rule
-from cluster import ray_api
+from cluster import daemons, ray_api
 from cluster.config import Config, config_of
 from cluster.launch import MANAGER, Launched, launch
 from cluster.logs import set_up_logging
@@ -259,7 +259,7 @@ def stop_serving(grace_s: float) -> None:
     stopping = threading.Thread(target=_shut_down, args=(grace_s,), daemon=True)
     stopping.start()
     deadline = time.monotonic() + grace_s + LAST_WORDS_S + SHUTDOWN_GRACE_S + SERVE_GRACE_S
-    while stopping.is_alive() and time.monotonic() < deadline and ray_api.is_alive():
+    while stopping.is_alive() and time.monotonic() < deadline and daemons.are_alive():
         stopping.join(WATCH_S)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from actors.errors import ModelError, PeerTimeout, PeerUnavailable
 from actors.llm.config import LLMConfig
-from cluster import ray_api
+from cluster import ray_api, supervisor
 from cluster.config import Config
 from cluster.placement import plan_placement
 from cluster.ray_api import Node
@@ -71,22 +71,23 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[FakeProcess]:
 
 
 class FakeReservation:
-    """Stands for a placement group; says what the cluster lacks for it from some look on."""
+    """Stands for a placement group of which every bundle has a node, or one that cannot have one,
+    or one that has none because others take the room."""
 
-    def __init__(self, num_good_looks: float) -> None:
-        self._num_good_looks = num_good_looks
+    def __init__(self, state: str) -> None:
+        self._state = state
 
-    def require_room(self) -> None:
-        self._num_good_looks -= 1
-        if self._num_good_looks < 0:
+    def is_whole(self) -> bool:
+        if self._state == "no room":
             raise PeerUnavailable("the cluster has no room: LLM stage 1")
+        return self._state == "whole"
 
 
 def group(
     *outcomes: object,
     start_timeout_s: float = 20.0,
     notes: list[object] | None = None,
-    num_good_looks: float = float("inf"),
+    state: str = "whole",
 ) -> ActorGroup:
     llm = LLMConfig(pipeline_parallel=len(outcomes))
     places = plan_placement(Config(llm=llm)).rank_places
@@ -96,7 +97,7 @@ def group(
         if notes is not None:
             notes.append(what)
 
-    reservation = FakeReservation(num_good_looks)
+    reservation = FakeReservation(state)
     return ActorGroup("ranks", makers, places, reservation, start_timeout_s, note)  # type: ignore[arg-type]
 
 
@@ -196,8 +197,18 @@ async def test_a_group_of_one_other_node_meets_on_loopback(
 
 async def test_a_start_that_loses_its_room_says_what_is_missing(made: list[FakeProcess]) -> None:
     with pytest.raises(PeerUnavailable, match="no room: LLM stage 1"):
-        await group("first", HANGS, num_good_looks=0).start()
+        await group("first", HANGS, state="no room").start()
     assert [process.alive for process in made] == [False, False]
+
+
+async def test_a_start_waits_some_time_for_room_that_others_use(
+    made: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await group("host", state="taken").start() == ["host:1"]
+    monkeypatch.setattr(supervisor, "ROOM_TIMEOUT_S", -1.0)
+    with pytest.raises(PeerUnavailable, match="others use"):
+        await group("first", HANGS, state="taken").start()
+    assert [process.alive for process in made] == [True, False, False]
 
 
 async def test_a_node_that_turns_out_to_be_dead_is_left(
