@@ -58,6 +58,15 @@ class Stream(IntEnum):
     OUTSIDE = 4
 
 
+def draft_stream(model: int) -> int:
+    """The number of the noise that drafts are drawn under by one of several draft models.
+
+    Args:
+        model: its place among them; the first one's is `Stream.DRAFT`.
+    """
+    return Stream.DRAFT + model * len(Stream)
+
+
 def philox_4x32_10(counters: _U64, key: int) -> None:
     """Philox-4x32-10 over many counters, in place.
 
@@ -68,7 +77,7 @@ def philox_4x32_10(counters: _U64, key: int) -> None:
     _rounds(counters, np.empty((2, counters.shape[1]), dtype=np.uint64), _round_keys(key))
 
 
-def uniforms(seed: int, position: int, stream: Stream, count: int) -> npt.NDArray[np.float64]:
+def uniforms(seed: int, position: int, stream: int, count: int) -> npt.NDArray[np.float64]:
     """[count] uniform variates in (0, 1), addressed as if they were those of tokens 0, 1, …"""
     counters = np.zeros((4, -(-count // 4)), dtype=np.uint64)
     counters[0] = np.arange(counters.shape[1])
@@ -196,7 +205,7 @@ class NoiseSource:
         self._entries[0, 0, 0] = self._new_block()
         _, self._unshared = self._evict()
 
-    def get(self, seed: int, position: int, stream: Stream = Stream.DRAW) -> Gumbel:
+    def get(self, seed: int, position: int, stream: int = Stream.DRAW) -> Gumbel:
         """[tokens] float32, read-only: the noise of one position.
 
         Args:

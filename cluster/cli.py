@@ -164,6 +164,16 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--init", type=Path, metavar="DIR", help="a draft whose weights to start from"
     )
+    parser.add_argument("--pool", default=1, **number, help="draft models to tune; default: 1")
+    parser.add_argument(
+        "--boost",
+        choices=["places", "answers", "none"],
+        default="places",
+        help="what the next one of a pool learns less of, where those before it are right",
+    )
+    parser.add_argument(
+        "--boost-rest", type=float, default=0.2, metavar="W", help="its weight then; default: 0.2"
+    )
     parser.add_argument("--width", default=256, **number, help="default: 256")
     parser.add_argument("--layers", default=2, **number, help="default: 2")
     parser.add_argument("--ff", default=672, **number, help="width of the MLP; default: 672")

@@ -25,7 +25,7 @@ from pydantic import (
 from actors.errors import ConfigError
 from actors.llm.config import LLMConfig
 from actors.request_manager.config import SchedulerConfig, SpeculationConfig
-from actors.request_manager.drafters import SSM
+from actors.request_manager.drafter_names import SSM, ssm_names
 from actors.ssm.config import SSMConfig
 from cluster.logs import LogsConfig
 
@@ -145,7 +145,7 @@ class Config(BaseModel):
 
     model: ModelConfig = ModelConfig()
     llm: LLMConfig = LLMConfig()
-    ssms: tuple[SSMConfig, ...] = ()
+    ssms: Annotated[tuple[SSMConfig, ...], Field(max_length=16)] = ()
     speculation: SpeculationConfig = SpeculationConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     grpc: GrpcConfig = GrpcConfig()
@@ -155,9 +155,9 @@ class Config(BaseModel):
 
     @field_validator("ssms")
     @classmethod
-    def _one_ssm_only(cls, value: tuple[SSMConfig, ...]) -> tuple[SSMConfig, ...]:
-        if len(value) > 1:
-            raise ValueError("several draft models are not built yet; leave one")
+    def _ssms_differ(cls, value: tuple[SSMConfig, ...]) -> tuple[SSMConfig, ...]:
+        if len({ssm.path for ssm in value}) < len(value):
+            raise ValueError("a draft model is named twice; replicas gives it several actors")
         return value
 
     @field_validator("speculation")
@@ -169,6 +169,24 @@ class Config(BaseModel):
         if ssms == () and SSM in value.drafters:
             raise ValueError(f"{SSM!r} is among the drafters, but there are no ssms")
         return value
+
+    @property
+    def ssm_indexes(self) -> tuple[int, ...]:
+        """For each draft model's actor the index of its model: all replicas of one, then of the
+        next."""
+        return tuple(i for i, ssm in enumerate(self.ssms) for _ in range(ssm.replicas))
+
+    @property
+    def drafter_names(self) -> tuple[str, ...]:
+        """The drafters by their own names, in order: draft models one by one."""
+        models = ssm_names(len(self.ssms))
+        kinds = [models if kind == SSM else (kind,) for kind in self.speculation.drafters]
+        return tuple(name for names in kinds for name in names)
+
+    @property
+    def askable_drafters(self) -> tuple[str, ...]:
+        """What a request may ask for: the drafters of the configuration, and each draft model."""
+        return tuple(dict.fromkeys((*self.speculation.drafters, *self.drafter_names)))
 
 
 def load_config(path: Path) -> Config:

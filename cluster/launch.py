@@ -23,12 +23,12 @@ from actors.llm.parallel.grid import Grid
 from actors.llm.parallel.meeting import Meeting
 from actors.messages import LLMDescription
 from actors.request_manager.clients import LLMClient
-from actors.request_manager.drafters import DRAFTERS, SSM
+from actors.request_manager.drafter_names import SSM, ssm_names
+from actors.request_manager.drafters import DRAFTERS
 from actors.request_manager.engine import Engine
 from actors.request_manager.ports import Drafter, Encode
 from actors.request_manager.ssm_client import SSMDrafter
 from actors.ssm.actor import SSMActor
-from actors.ssm.config import SSMConfig
 from actors.vocabulary import Vocabulary
 from cluster import ray_api
 from cluster.config import Config
@@ -104,13 +104,22 @@ async def launch(config: Config) -> Launched:
         resources.callback(group.remove)
         registry = process_registry(MANAGER)
         trace = _open_trace(config, resources)
-        metrics = Metrics(registry, config.model.name, config.speculation.drafters, trace)
-        more = (group, config.llm.start_timeout_s, metrics.part_is_up)
+        metrics = Metrics(registry, config.model.name, config.drafter_names, trace)
+        more = (group, config.llm.start_timeout_s)
         makers = _rank_makers(config, folder, placement)
-        ranks = ActorGroup("LLMRank", makers, placement.rank_places, *more)
+        note = functools.partial(metrics.part_is_up, "LLMRank", 0)
+        ranks = ActorGroup("LLMRank", makers, placement.rank_places, *more, note)
         ssms = [
-            ActorGroup("DraftModel", [_ssm_maker(config, ssm, folder)], [place], *more)
-            for ssm, place in zip(config.ssms, placement.ssm_places, strict=True)
+            ActorGroup(
+                "DraftModel",
+                [_ssm_maker(config, index, number, folder)],
+                [place],
+                *more,
+                functools.partial(metrics.part_is_up, "DraftModel", number),
+            )
+            for number, (index, place) in enumerate(
+                zip(config.ssm_indexes, placement.ssm_places, strict=True)
+            )
         ]
         for actors in (ranks, *ssms):
             resources.callback(actors.kill)
@@ -184,17 +193,20 @@ async def _drafters(
         if name != SSM:
             drafters.append(ObservedDrafter(DRAFTERS[name](*language), metrics))
             continue
-        for actors, (address,) in zip(ssms, addresses, strict=True):
+        names = ssm_names(len(config.ssms))
+        for index, actors, (address,) in zip(config.ssm_indexes, ssms, addresses, strict=True):
             drafter = SSMDrafter(
                 address,
                 functools.partial(_restart, actors),
                 deadline_s,
+                names[index],
                 functools.partial(metrics.noise_used, SSM),
             )
             resources.push_async_callback(drafter.close)
             tuned_for = (await drafter.describe()).llm_weights_hash
             if tuned_for != llm.weights_hash:
-                raise ModelError("the draft model was tuned for another LLM than the one that runs")
+                path = config.ssms[index].path
+                raise ModelError(f"{path} was tuned for another LLM than the one here")
             drafters.append(ObservedDrafter(drafter, metrics))
     return drafters
 
@@ -253,20 +265,31 @@ def _make_rank(
     return ExposedActor(actor, _expose(config, registry))
 
 
-def _ssm_maker(config: Config, ssm: SSMConfig, llm_folder: Path) -> BodyMaker:
-    """What makes a draft model's actor, to be run in its own process."""
-    return functools.partial(_make_ssm, config, ssm, resolve_draft_model(ssm.path), llm_folder)
+def _ssm_maker(config: Config, index: int, number: int, llm_folder: Path) -> BodyMaker:
+    """What makes an actor of the draft model with this index, to be run in its own process.
+
+    Args:
+        number: of the actor, among those of all draft models.
+    """
+    folder = resolve_draft_model(config.ssms[index].path)
+    return functools.partial(_make_ssm, config, index, number, folder, llm_folder)
 
 
-def _make_ssm(config: Config, ssm: SSMConfig, folder: Path, llm_folder: Path) -> ExposedActor:
+def _make_ssm(
+    config: Config, index: int, number: int, folder: Path, llm_folder: Path
+) -> ExposedActor:
     """Load a draft model; runs in its actor's process."""
     from actors.ssm.speculator import SpeculatorOptions, load_speculator
 
     options = SpeculatorOptions(
-        path=folder, llm_path=llm_folder, ssm=ssm, expansion=config.speculation.expansion
+        path=folder,
+        llm_path=llm_folder,
+        ssm=config.ssms[index],
+        expansion=config.speculation.expansion,
+        index=index,
     )
-    set_up_logging(config.logs, SSM)
-    registry = process_registry(SSM)
+    set_up_logging(config.logs, f"{SSM} {number}")
+    registry = process_registry(SSM, number)
     actor = SSMActor(
         lambda: ObservedDrafting(load_speculator(options), registry, config.model.name),
         ports=_ports(config.grpc.port_range),

@@ -123,13 +123,15 @@ class Metrics:
         )
         self._part_up = make.gauges(
             "treeserve_part_up",
-            "1 while an actor of the manager works, 0 while it is away.",
+            "1 while an actor of the manager works, 0 while it is away; the ranks count as one.",
             "part",
+            "index",
         )
         self._part_failures = make.counters(
             "treeserve_part_failures",
             "How often an actor of the manager had to be replaced.",
             "part",
+            "index",
         )
         self._first_token = make.histogram(
             "treeserve_time_to_first_token_seconds",
@@ -249,10 +251,10 @@ class Metrics:
         self._drafter_calls(drafter, outcome).inc()
         self._drafter_seconds(drafter).observe(seconds)
 
-    def part_is_up(self, part: str, is_up: bool) -> None:
+    def part_is_up(self, part: str, index: int, is_up: bool) -> None:
         """An actor (`LLMRank`, `DraftModel`) has begun to work, or has failed."""
-        self._part_up(part).set(is_up)
-        self._part_failures(part).inc(not is_up)
+        self._part_up(part, str(index)).set(is_up)
+        self._part_failures(part, str(index)).inc(not is_up)
 
     def gauges(self, running: int, waiting: int, kv_blocks_used: int, kv_blocks_total: int) -> None:
         self._running.set(running)
@@ -287,7 +289,7 @@ class Metrics:
         for reason in FinishReason:
             self._finished(reason.value)
         for part in PARTS:
-            self._part_failures(part)
+            self._part_failures(part, "0")
         for counters in (self._reached, self._offered, self._accepted_at):
             counters("0")
         for drafter in drafters:

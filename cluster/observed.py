@@ -122,6 +122,10 @@ class ObservedDrafter:
         self._metrics = metrics
         self._clock = clock
 
+    @property
+    def is_away(self) -> bool:
+        return self._drafter.is_away
+
     async def draft(self, tasks: Sequence[DraftTask]) -> Mapping[int, Draft]:
         begun_s = self._clock()
         outcome = "failed"

@@ -2,8 +2,9 @@
 
 Resources are logical: a CPU here is a place in Ray's books, not a core. One manager with its ranks
 is one placement group: bundle 0 for the manager, then one for each stage of the LLM and one for
-each draft model; the ingress needs no reservation. A bundle is on one node, so the ranks that share
-a stage's layers are always side by side, while stages may be on different nodes. Knows no Ray.
+each replica of a draft model; the ingress needs no reservation. A bundle is on one node, so the
+ranks that share a stage's layers are always side by side, while stages may be on different nodes.
+Knows no Ray.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ def plan_placement(config: Config, num_gpus: int = 0) -> Placement:
     ssms = tuple(
         Bundle(f"draft model {ssm.path}", {"CPU": SSM_CPUS * ssm.num_threads})
         for ssm in config.ssms
+        for _ in range(ssm.replicas)
     )
     return Placement(Bundle("request manager", {"CPU": 1.0}), stages, shards, ssms)
 

@@ -50,7 +50,7 @@ class ActorGroup:
         places: where they go.
         group: the reservation that `places` point into.
         start_timeout_s: how long they may take to start.
-        note: is told the name and True when they work, False when they have to be replaced.
+        note: is told True when they work, False when they have to be replaced.
 
     Attributes:
         metrics_addresses: of the processes that run, in order.
@@ -63,7 +63,7 @@ class ActorGroup:
         places: Sequence[Place],
         group: ray_api.PlacementGroup,
         start_timeout_s: float,
-        note: Callable[[str, bool], None],
+        note: Callable[[bool], None],
     ) -> None:
         self._name = name
         self._note = note
@@ -95,13 +95,13 @@ class ActorGroup:
             self.kill()
             raise
         self.metrics_addresses = [addresses.metrics for addresses in started]
-        self._note(self._name, True)
+        self._note(True)
         return [addresses.service for addresses in started]
 
     async def restart(self) -> list[str]:
         """Replace every process, dead or alive; returns the new addresses. Raises as `start`."""
         logger.warning("%s: starting again", self._name)
-        self._note(self._name, False)
+        self._note(False)
         self.kill()
         return await self.start()
 

@@ -1,24 +1,27 @@
-"""`treeserve tune`: distil a draft model (SSM) from the LLM's own answers.
+"""`treeserve tune`: distil a draft model (SSM), or a pool of them, from the LLM's own answers.
 
 Steps, each of which goes on where it was when the command is killed and called again in the same
 way: answer prompts and score given answers (shard by shard), train (from the last checkpoint),
-measure coverage, write the folder. Work files stand in `OUT/work`; the draft itself in `OUT`.
+measure coverage, write the folder. Work files stand in `OUT/work`; the draft itself in `OUT`, those
+of a pool in `OUT/ssm-0`, `OUT/ssm-1`, ….
 
-Runs in this process on the CPU, without a cluster. One draft; a pool is not built yet.
+Runs in this process on the CPU, without a cluster.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from actors.errors import InputError
-from actors.ssm.boost_tuning.card import TuningFacts, coverage_row, write_card
-from actors.ssm.boost_tuning.coverage import coverage, coverage_by_source
+from actors.ssm.boost_tuning.boosting import Boost, boosted, joined, pool_coverage
+from actors.ssm.boost_tuning.card import PoolPlace, TuningFacts, coverage_row, write_card
+from actors.ssm.boost_tuning.coverage import Shares, coverage, coverage_by_source, first_hits
 from actors.ssm.boost_tuning.records import Record, RecordFolder, claim_folder
 from actors.ssm.boost_tuning.trainer import Progress, Recipe, Trainer
 from actors.ssm.folder import LLMIdentity, identify_llm, load_draft, load_matrices, save_draft
@@ -35,6 +38,7 @@ ANSWERS = "answers"
 EVALUATION_TOKENS = 96
 BATCH_ANSWERS = 64
 CACHE_TOKENS = 49_152
+MAX_POOL = 16
 HELD_OUT_EVERY = 25
 OWN_TERMS = "composed by us from templates and word lists; no terms"
 
@@ -43,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Tune one draft model; returns the exit status."""
     config = load_config(arguments.config)
     sets, recipe, terms = _sets(arguments), _recipe(arguments), _terms(arguments.terms)
+    _require(1 <= arguments.pool <= MAX_POOL, "--pool", f"between 1 and {MAX_POOL}")
+    _require(0 <= arguments.boost_rest <= 1, "--boost-rest", "between 0 and 1")
     if config.llm.num_threads is not None:
         torch.set_num_threads(config.llm.num_threads)
     folder = resolve_model(config.model.path)
@@ -55,25 +61,71 @@ def run(arguments: argparse.Namespace) -> int:
     for earlier in arguments.records:
         training += _earlier_answers(earlier, identity)
     learnt, held_out = _divide(training, recipe.seed)
-    trainer = Trainer(
-        recipe, load_matrices(folder), learnt, work / "checkpoint.safetensors", initial
-    )
-    model, progress = _train(trainer)
-    facts = TuningFacts(
-        llm_name=config.model.path,
-        llm_hash=identity.weights_hash,
-        recipe=recipe,
-        progress=progress,
-        records=learnt,
-        terms={"own": OWN_TERMS, **terms},
-        held_out=coverage(model, held_out),
-        evaluated=coverage_by_source(model, evaluation),
-    )
-    save_draft(arguments.out, model, identity, 0, write_card(facts))
-    print("| coverage of the LLM's first word, % | top 1 | 2 | 3 | 4 | 5 |")
-    for name, shares in {"held out": facts.held_out, **facts.evaluated}.items():
-        print(coverage_row(name, shares))
+    matrices = load_matrices(folder)
+    models: list[DraftModel] = []
+    for place, out, checkpoint, records, own in _pool(arguments, recipe, learnt, models):
+        model, progress = _train(Trainer(own, matrices, records, checkpoint, initial), out.name)
+        models.append(model)
+        facts = TuningFacts(
+            llm_name=config.model.path,
+            llm_hash=identity.weights_hash,
+            recipe=own,
+            progress=progress,
+            records=records,
+            terms={"own": OWN_TERMS, **terms},
+            held_out=coverage(model, held_out),
+            evaluated=coverage_by_source(model, evaluation),
+            place=place,
+        )
+        save_draft(out, model, identity, 0, write_card(facts))
+        print(f"| {out.name}: coverage of the LLM's first word, % | top 1 | 2 | 3 | 4 | 5 |")
+        for name, shares in {"held out": facts.held_out, **facts.evaluated}.items():
+            print(coverage_row(name, shares))
+    if len(models) > 1:
+        print("| the first words of the first 1, 2, … models cover, % |")
+        for name, shares in _coverage_together(models, held_out, evaluation).items():
+            print(coverage_row(name, shares))
     return 0
+
+
+def _pool(
+    arguments: argparse.Namespace,
+    recipe: Recipe,
+    learnt: Sequence[Record],
+    models: Sequence[DraftModel],
+) -> Iterator[tuple[PoolPlace | None, Path, Path, Sequence[Record], Recipe]]:
+    """For each draft model where it stands in the pool, its folder and checkpoint, what it learns
+    from, and its recipe.
+
+    Args:
+        models: grows with each that has been trained.
+    """
+    work: Path = arguments.out / "work"
+    if arguments.pool == 1:
+        yield None, arguments.out, work / "checkpoint.safetensors", learnt, recipe
+        return
+    boost, rest = Boost(arguments.boost), arguments.boost_rest
+    found = [np.zeros(record.answer_len, np.bool_) for record in learnt]
+    for index in range(arguments.pool):
+        name = f"ssm-{index}"
+        yield (
+            PoolPlace(index, arguments.pool, boost, rest),
+            arguments.out / name,
+            work / f"{name}.safetensors",
+            boosted(learnt, found, boost, rest) if index else learnt,
+            replace(recipe, seed=recipe.seed + index),
+        )
+        found = joined(found, first_hits(models[-1], learnt))
+
+
+def _coverage_together(
+    models: Sequence[DraftModel], held_out: Sequence[Record], evaluation: Sequence[Record]
+) -> dict[str, Shares]:
+    """Of the pool: on what was held out, and by evaluation set."""
+    sets = {"held out": list(held_out)}
+    for record in evaluation:
+        sets.setdefault(record.source, []).append(record)
+    return {name: pool_coverage(models, records) for name, records in sets.items()}
 
 
 def _settings(
@@ -87,6 +139,7 @@ def _settings(
         "answer tokens": str(arguments.answer_tokens),
         "init": hash_files(weight_files(arguments.init)) if arguments.init else "",
         "records": repr(arguments.records),
+        "pool": repr((arguments.pool, arguments.boost, arguments.boost_rest)),
     }
 
 
@@ -189,8 +242,8 @@ def _divide(records: Sequence[Record], seed: int) -> tuple[list[Record], list[Re
     return divided[num_held_out:], divided[:num_held_out]
 
 
-def _train(trainer: Trainer) -> tuple[DraftModel, Progress]:
-    line = ProgressLine("training")
+def _train(trainer: Trainer, name: str) -> tuple[DraftModel, Progress]:
+    line = ProgressLine(f"training {name}")
     for progress in trainer.run():
         per_second = progress.answer_tokens / max(progress.trained_s, 1e-3)
         note = f"step {progress.step:,}, loss {progress.loss:.3f}, {per_second:,.0f} tokens/s"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from actors.errors import InputError
 from actors.messages import MAX_GRAMMAR_BYTES, LLMDescription
 from actors.request_manager.config import SpeculationConfig
@@ -10,9 +12,16 @@ from actors.verification import Rule
 
 
 def check_request(
-    asked: GenerationRequest, llm: LLMDescription, speculation: SpeculationConfig
+    asked: GenerationRequest,
+    llm: LLMDescription,
+    speculation: SpeculationConfig,
+    drafters: Collection[str],
 ) -> None:
-    """Raise InputError unless the LLM can run the request as it stands."""
+    """Raise InputError unless the LLM can run the request as it stands.
+
+    Args:
+        drafters: what it may call them by.
+    """
     _check_tokens(asked, llm)
     for name in ("num_logprobs", "prompt_logprobs"):
         wanted = getattr(asked, name)
@@ -32,8 +41,8 @@ def check_request(
             "speculation.verification",
         )
     for name in wishes.drafters or ():
-        if name not in speculation.drafters:
-            running = ", ".join(speculation.drafters) or "none"
+        if name not in drafters:
+            running = ", ".join(sorted(drafters)) or "none"
             raise InputError(
                 f"no drafter {name!r} runs here; there are: {running}", "speculation.drafters"
             )

@@ -279,7 +279,7 @@ class AdaptiveBudget:
     def _observe_asking(self, outcome: StepOutcome) -> None:
         for drafter, num_requests in outcome.answered.items():
             key = drafter, num_requests.bit_length()
-            seconds = outcome.draft_s / num_requests
+            seconds = outcome.asking_s.get(drafter, 0.0) / num_requests
             known = self._asking_s.get(key, seconds)
             # Time varies little: a few answers tell, were it not for the machine's hiccups.
             seconds = min(seconds, StepCost.HICCUP * known)

@@ -7,16 +7,30 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from actors.request_manager.budget import Bar
 from actors.request_manager.config import SpeculationConfig
 from actors.request_manager.ports import Draft, Drafter, DraftTask
+from actors.request_manager.replicas import by_name
 from actors.request_manager.turns import Turn
 
 logger = logging.getLogger(__name__)
 
 DraftsByRequest = dict[int, dict[str, Draft]]
 """Drafts by request id and drafter name."""
+
+
+class Answers(NamedTuple):
+    """What drafters that were asked together brought.
+
+    Attributes:
+        drafts: of those who answered.
+        seconds: by drafter, until it had answered, or was given up; of several replicas, the last.
+    """
+
+    drafts: DraftsByRequest
+    seconds: Mapping[str, float]
 
 
 class Drafting:
@@ -31,13 +45,13 @@ class Drafting:
     """
 
     def __init__(self, drafters: Sequence[Drafter], deadline_s: float) -> None:
-        self._drafters = {drafter.name: drafter for drafter in drafters}
+        self._drafters = by_name(drafters)
         self._deadline_s = deadline_s
         self.failures: Counter[str] = Counter()
 
     async def ask(
         self, tasks: Sequence[DraftTask], wanted: Callable[[str, DraftTask], bool]
-    ) -> DraftsByRequest:
+    ) -> Answers:
         """Drafts for all tasks from all drafters that they allow.
 
         Args:
@@ -45,24 +59,35 @@ class Drafting:
         """
         calls: dict[asyncio.Task[Mapping[int, Draft]], str] = {}
         answered: DraftsByRequest = {}
-        for name, drafter in self._drafters.items():
+        seconds: dict[str, float] = {}
+        clock = asyncio.get_running_loop().time
+        since = clock()
+
+        def note_time(call: asyncio.Task[Mapping[int, Draft]]) -> None:
+            seconds[calls[call]] = clock() - since  # the last replica's stands
+
+        for name, replicas in self._drafters.items():
             chosen = [task for task in tasks if task.allows(name) and wanted(name, task)]
-            if chosen:
-                calls[asyncio.ensure_future(drafter.draft(chosen))] = name
+            for drafter, part in replicas.split(chosen):
+                call = asyncio.ensure_future(drafter.draft(part))
+                calls[call] = name
+                call.add_done_callback(note_time)
         if not calls:
-            return answered
-        done, late = await asyncio.wait(calls, timeout=self._deadline_s)
+            return Answers(answered, seconds)
+        _, late = await asyncio.wait(calls, timeout=self._deadline_s)
         for call in late:
             call.cancel()
             self._note_failure(calls[call], "late")
-        for call in done:
+        for call in calls:  # in the order of the configuration
+            if call in late:
+                continue
             error = call.exception() if not call.cancelled() else asyncio.CancelledError()
             if error is not None:
                 self._note_failure(calls[call], repr(error))
                 continue
             for request_id, draft in call.result().items():
                 answered.setdefault(request_id, {})[calls[call]] = draft
-        return answered
+        return Answers(answered, seconds | {calls[call]: clock() - since for call in late})
 
     def note_rejected(self, faults: Iterable[tuple[str, str]]) -> None:
         """Drafts that broke the rules: drafter and reason."""
@@ -71,8 +96,8 @@ class Drafting:
 
     def forget(self, request_id: int) -> None:
         """A request is over."""
-        for drafter in self._drafters.values():
-            drafter.forget(request_id)
+        for replicas in self._drafters.values():
+            replicas.forget(request_id)
 
     def _note_failure(self, name: str, what: str) -> None:
         self.failures[name] += 1

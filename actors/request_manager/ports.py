@@ -12,6 +12,7 @@ from typing import Protocol
 from actors.errors import PeerError
 from actors.messages import LLMDescription, StepMessage, StepReply
 from actors.request_manager.depth_counts import DepthCounts
+from actors.request_manager.drafter_names import kind_of
 from actors.request_manager.generation import FinishReason
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree
@@ -52,7 +53,7 @@ class DraftTask:
         prompt_len: how many of them are prompt.
         sampling: as for the LLM (the noise is shared).
         max_nodes, max_depth: more than this will be cut off.
-        drafters: names of those that may be asked; None for all.
+        drafters: names of those that may be asked, or of several (`allows`); None for all.
         banned_early: token ids that cannot be drawn before `sampling.min_tokens` output tokens.
         least_probability: nodes that are accepted with a lower one are of no use.
         tokens_per_s: what all requests together commit: what a drafter's time is worth.
@@ -74,8 +75,8 @@ class DraftTask:
     verification: Rule = Rule.COUPLED
 
     def allows(self, drafter: str) -> bool:
-        """True if the request lets a drafter, by name, be asked."""
-        return self.drafters is None or drafter in self.drafters
+        """True if the request lets a drafter be asked: by its name, or by that of all its kind."""
+        return self.drafters is None or not {drafter, kind_of(drafter)}.isdisjoint(self.drafters)
 
 
 Encode = Callable[[str], Sequence[int]]
@@ -102,9 +103,17 @@ class Draft:
 
 
 class Drafter(Protocol):
-    """Guesses what comes next. May be late, wrong or dead: that costs speed, nothing else."""
+    """Guesses what comes next. May be late, wrong or dead: that costs speed, nothing else.
+
+    Attributes:
+        name: shared by replicas of one draft model.
+        is_away: it has nothing to say for now, whoever asks.
+    """
 
     name: str
+
+    @property
+    def is_away(self) -> bool: ...
 
     async def draft(self, tasks: Sequence[DraftTask]) -> Mapping[int, Draft]:
         """Drafts by request id; a request may be left out."""

@@ -26,7 +26,7 @@ from actors.errors import (
     TreeServeError,
 )
 from actors.request_manager.draft_sessions import DraftSessions
-from actors.request_manager.drafters import SSM
+from actors.request_manager.drafter_names import SSM
 from actors.request_manager.ports import Draft, DraftTask
 from actors.rpc_stream import OrderedStream
 from protos import speculation_pb2 as pb
@@ -51,6 +51,7 @@ class SSMDrafter:
         address: `host:port` of its server.
         respawn: brings it back up and returns its address; raises TreeServeError.
         deadline_s: how long one round of drafting may take.
+        name: what its drafts are counted by.
         note_noise: is told with each answer how often a position's noise was at hand, and how
             often the draft model had to compute it.
 
@@ -58,15 +59,15 @@ class SSMDrafter:
         weights_version: of the weights that drew the last trees; None before the first.
     """
 
-    name = SSM
-
     def __init__(
         self,
         address: str,
         respawn: Callable[[], Awaitable[str]],
         deadline_s: float,
+        name: str = SSM,
         note_noise: Callable[[int, int], None] | None = None,
     ) -> None:
+        self.name = name
         self.weights_version: int | None = None
         self._respawn = respawn
         self._deadline_s = deadline_s
@@ -77,6 +78,11 @@ class SSMDrafter:
         self._released: list[int] = []
         self._recovery: asyncio.Task[None] | None = None
         self._releasing: asyncio.Task[None] | None = None
+
+    @property
+    def is_away(self) -> bool:
+        """True while it is being brought back."""
+        return self._peer is None
 
     async def describe(self) -> DraftModelDescription:
         """What the draft model says of itself. Raises PeerError."""
@@ -191,7 +197,7 @@ class SSMDrafter:
         """Go on without the draft model, and begin to bring it back."""
         if peer is not self._peer:
             return
-        logger.warning("the draft model is lost, requests run on without it: %s", error)
+        logger.warning("%s is lost, requests run on without it: %s", self.name, error)
         self._peer = None
         self._num_late = 0
         self._sessions.reset()
@@ -206,9 +212,9 @@ class SSMDrafter:
             try:
                 peer = await self._connect()
             except TreeServeError as error:
-                logger.warning("the draft model could not be brought back: %s", error)
+                logger.warning("%s could not be brought back: %s", self.name, error)
             else:
-                logger.warning("the draft model is back")
+                logger.warning("%s is back", self.name)
                 self._peer = peer
                 return
 

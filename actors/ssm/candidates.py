@@ -112,13 +112,16 @@ class CandidateRanker:
         cut_ids: [cut] the LLM's token id of each logit, ascending.
         vocab_size: the LLM's.
         noise: of the words of the cut.
+        model: the draft model's place among several.
     """
 
-    def __init__(self, cut_ids: Tensor, vocab_size: int, noise: NoiseSource) -> None:
+    def __init__(
+        self, cut_ids: Tensor, vocab_size: int, noise: NoiseSource, model: int = 0
+    ) -> None:
         self._cut_ids = cut_ids.numpy()
         self._vocab_size = vocab_size
         self._noise = noise
-        self._drawer = DraftDrawer(self._cut_ids, noise)
+        self._drawer = DraftDrawer(self._cut_ids, noise, model)
 
     def families(self, parents: Sequence[Parent], logits: Tensor) -> list[Family]:
         """The children of each parent.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class SSMConfig(BaseModel):
@@ -12,7 +12,7 @@ class SSMConfig(BaseModel):
 
     Attributes:
         path: its folder, or `embedded:` and the name of one that comes with TreeServe.
-        replicas: actors that run it; only 1 is built.
+        replicas: actors that run it, each for its share of the requests.
         max_nodes, max_depth: of its trees at most; a request may ask for less.
         kv_memory_bytes: for the keys and values of all sessions.
         num_threads: CPU threads.
@@ -26,10 +26,3 @@ class SSMConfig(BaseModel):
     max_depth: Annotated[int, Field(ge=1, le=32)] = 5
     kv_memory_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 28
     num_threads: Annotated[int, Field(ge=1, le=1024)] = 1
-
-    @field_validator("replicas")
-    @classmethod
-    def _single_replica_only(cls, value: int) -> int:
-        if value != 1:
-            raise ValueError("several actors for one draft model are not built yet; leave it 1")
-        return value

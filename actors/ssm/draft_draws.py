@@ -2,7 +2,8 @@
 
 The distribution is the softmax at the request's temperature of what the logit steps leave, on its
 `MAX_SUPPORT` most probable tokens; its weights are rounded to float32 before anything is drawn, so
-that what is sent is what was drawn from. The noise is `Stream.DRAFT`, independent of the LLM's.
+that what is sent is what was drawn from. The noise is independent of the LLM's, and of what other
+draft models draw under: rules try the drafts of all of them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from actors.noise import NoiseSource, Stream, uniforms
+from actors.noise import NoiseSource, draft_stream, uniforms
 from actors.sampling import SamplingParams
 from actors.verification import MAX_SUPPORT, Draws, Rule, normalized
 
@@ -24,11 +25,13 @@ class DraftDrawer:
     Args:
         cut_ids: [cut] the LLM's token id of each logit.
         noise: of these words.
+        model: the draft model's place among several.
     """
 
-    def __init__(self, cut_ids: Ids, noise: NoiseSource) -> None:
+    def __init__(self, cut_ids: Ids, noise: NoiseSource, model: int = 0) -> None:
         self._cut_ids = cut_ids
         self._noise = noise
+        self._stream = draft_stream(model)
 
     def draw(
         self, rule: Rule, logits: Floats, sampling: SamplingParams, position: int, count: int
@@ -46,10 +49,10 @@ class DraftDrawer:
         if not len(places):
             return None
         if rule is Rule.MSS:
-            noise = self._noise.get(sampling.seed, position, Stream.DRAFT)[places]
+            noise = self._noise.get(sampling.seed, position, self._stream)[places]
             drawn = without_replacement(weights, noise, count)
         else:
-            chances = uniforms(sampling.seed, position, Stream.DRAFT, count)
+            chances = uniforms(sampling.seed, position, self._stream, count)
             drawn = with_replacement(weights, chances)
         ids = self._cut_ids[places]
         return Draws(tuple(ids[drawn].tolist()), tuple(ids.tolist()), tuple(weights.tolist()))

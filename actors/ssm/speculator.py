@@ -54,6 +54,7 @@ class SpeculatorOptions:
         ssm: the configuration's entry.
         expansion: `best_first`, or the widths of a static tree.
         dtype: to compute in.
+        index: the draft model's place among those of the configuration.
     """
 
     path: Path
@@ -61,6 +62,7 @@ class SpeculatorOptions:
     ssm: SSMConfig
     expansion: str | tuple[int, ...] = "best_first"
     dtype: torch.dtype = torch.bfloat16
+    index: int = 0
 
 
 def load_speculator(options: SpeculatorOptions) -> Speculator:
@@ -85,7 +87,7 @@ class Speculator:
         self._policy = policy_of(options.expansion)
         cut_ids, vocab_size = self._model.cut_ids, self._model.vocab_size
         self.noise = NoiseSource(vocab_size, cut_ids.numpy(), maker=gumbel_maker)
-        self._ranker = CandidateRanker(cut_ids, vocab_size, self.noise)
+        self._ranker = CandidateRanker(cut_ids, vocab_size, self.noise, options.index)
         self._store = SessionStore(
             self._model.kv_shape, self._model.dtype, options.ssm.kv_memory_bytes
         )

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from conftest import Server, wait_until
+from launching import collect, launched
 
 from actors.errors import PeerUnavailable
 from actors.request_manager.generation import GenerationRequest, StopConditions
 from actors.sampling import SamplingParams
 from cluster.config import Config, parse_config
-from cluster.launch import Launched, launch
+from cluster.launch import launch
 from tests.processes import descendants
 
 pytestmark = [pytest.mark.integration, pytest.mark.model]
@@ -32,15 +29,6 @@ def two_stages(more: str = "") -> Config:
         llm: {{pipeline_parallel: 2, num_threads: 1{more}}}
         scheduler: {{kv_memory_bytes: 67108864}}
     """)
-
-
-@asynccontextmanager
-async def launched(config: Config) -> AsyncIterator[Launched]:
-    running = await launch(config)
-    try:
-        yield running
-    finally:
-        await running.stop()
 
 
 def answer_of(server: Server, **fields: object) -> tuple[list[int], list[int]]:
@@ -81,18 +69,6 @@ async def test_two_stages_say_what_one_rank_says_and_outlive_a_stage(
     spans = {(event["pid"], event["tid"], event["name"]) for event in events if event["ph"] == "X"}
     assert {(1, 0, "forward"), (1, 1, "forward"), (1, 1, "wait"), (1, 1, "sample")} <= spans
     assert {(0, group, "step") for group in (0, 1)} <= spans
-
-
-async def collect(
-    running: Launched, request: GenerationRequest, kill: list[int] | None = None
-) -> list[int]:
-    """The whole output; processes are killed after its first tokens."""
-    tokens: list[int] = []
-    async for event in running.engine.generate(request):
-        tokens += event.token_ids
-        while kill:
-            os.kill(kill.pop(), signal.SIGKILL)
-    return tokens
 
 
 @pytest.mark.usefixtures("server")

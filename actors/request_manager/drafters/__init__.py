@@ -16,6 +16,3 @@ DRAFTERS: dict[str, Callable[[Vocabulary, Encode], Drafter]] = {
 
 GRAMMAR = GrammarDrafter.name
 """The drafter that has nothing to say but of requests with a grammar."""
-
-SSM = "ssm"
-"""The drafter that needs draft models, the configuration's `ssms`."""

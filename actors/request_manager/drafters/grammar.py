@@ -58,6 +58,7 @@ class GrammarDrafter:
     """
 
     name = "grammar"
+    is_away = False
 
     def __init__(
         self, vocabulary: Vocabulary, encode: Encode, clock: Clock = time.thread_time

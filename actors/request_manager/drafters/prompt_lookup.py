@@ -53,6 +53,7 @@ class PromptLookup:
     """A drafter that copies from the request's own text. Keeps an index for each request."""
 
     name = "prompt_lookup"
+    is_away = False
 
     def __init__(self) -> None:
         self._indexes: dict[int, _Index] = {}

@@ -87,6 +87,7 @@ def targets_of(records: Sequence[Record], cut_index: Tensor, hard_share: float) 
     return Targets(
         torch.from_numpy(np.concatenate([record.top_ids for record in records])),
         torch.from_numpy(np.concatenate([record.top_logprobs for record in records])),
+        torch.from_numpy(np.concatenate([record.place_weights for record in records])),
         cut_index,
         hard_share,
     )

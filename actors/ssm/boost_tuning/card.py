@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from actors.ssm.boost_tuning.boosting import Boost
 from actors.ssm.boost_tuning.coverage import Shares
 from actors.ssm.boost_tuning.records import Record
 from actors.ssm.boost_tuning.trainer import Progress, Recipe
+
+
+class PoolPlace(NamedTuple):
+    """Where a draft model stands in a pool, and what it learnt less of (`boosting`)."""
+
+    number: int
+    num_models: int
+    boost: Boost
+    rest: float
 
 
 @dataclass(frozen=True)
@@ -24,6 +35,7 @@ class TuningFacts:
         terms: origin and licence of each prompt set, by its name.
         held_out: coverage on answers like those trained on, never trained on.
         evaluated: coverage by evaluation set.
+        place: in a pool; None for a model by itself.
     """
 
     llm_name: str
@@ -34,6 +46,7 @@ class TuningFacts:
     terms: Mapping[str, str]
     held_out: Shares
     evaluated: Mapping[str, Shares]
+    place: PoolPlace | None = None
 
 
 def write_card(facts: TuningFacts) -> str:
@@ -59,6 +72,7 @@ def write_card(facts: TuningFacts) -> str:
         f"{recipe.matrix_rate:g} on matrices, AdamW {recipe.vector_rate:g} on vectors, falling in "
         f"a line to 0; {recipe.step_tokens:,} answer tokens a step; seed {recipe.seed}.",
         "",
+        *_pool_lines(facts.place),
         "## Data",
         "",
         "All answers are the LLM's own. Prompts:",
@@ -82,6 +96,15 @@ def write_card(facts: TuningFacts) -> str:
     ]
     lines += [coverage_row(name, shares) for name, shares in facts.evaluated.items()]
     return "\n".join(lines) + "\n"
+
+
+def _pool_lines(place: PoolPlace | None) -> list[str]:
+    if place is None:
+        return []
+    what = f"- Pool: model {place.number} of {place.num_models}"
+    if place.number and place.boost is not Boost.NONE:
+        what += f"; {place.boost.value} that those before it get right weigh {place.rest:g}"
+    return [what + ".", ""]
 
 
 def coverage_row(name: str, shares: Shares) -> str:

@@ -2,7 +2,8 @@
 
 The LLM's distribution at a place is known by its K most probable words. What lies outside the cut,
 or beyond the K, cannot be learnt: the rest is renormalised and the place weighs as much as the mass
-it kept. A share of the target may be put on the LLM's own choice, its most probable word.
+it kept, times a weight of its own. A share of the target may be put on the LLM's own choice, its
+most probable word.
 
 Forward and backward are one pass over slices of rows, so no [places, cut] matrix ever stands in
 memory; products are bfloat16, sums float32.
@@ -23,17 +24,23 @@ class Targets:
     Args:
         top_ids: [places, K] the LLM's most probable token ids, best first.
         top_logprobs: [places, K] their log-probabilities.
+        weights: [places] float32: how much each place counts.
         cut_index: [vocab] place of each token id in the cut, -1 outside.
         hard_share: part of the target that goes to the first word alone.
 
     Attributes:
         index: [places, K] int64 into the cut; 0 where the word is outside it.
         probabilities: [places, K] float32; rows sum to 1, or are 0.
-        weights: [places] float32, the mass that the cut kept.
+        weights: [places] float32, in proportion to the mass that the cut kept.
     """
 
     def __init__(
-        self, top_ids: Tensor, top_logprobs: Tensor, cut_index: Tensor, hard_share: float = 0.0
+        self,
+        top_ids: Tensor,
+        top_logprobs: Tensor,
+        weights: Tensor,
+        cut_index: Tensor,
+        hard_share: float = 0.0,
     ) -> None:
         index = cut_index[top_ids.long()]
         inside = index >= 0
@@ -44,7 +51,7 @@ class Targets:
         total = mass.sum(-1, keepdim=True)
         self.index = index.clamp_min(0)
         self.probabilities = mass / total.clamp_min(1e-6)
-        self.weights = total[:, 0].clamp_max(1.0)
+        self.weights = weights * total[:, 0].clamp_max(1.0)
 
 
 def distillation_loss(hidden: Tensor, head: Tensor, bias: Tensor, targets: Targets) -> Tensor:

@@ -27,6 +27,7 @@ CLAIM_FILE = "settings.json"
 _FORMAT = 1
 Ints = npt.NDArray[np.int32]
 Halves = npt.NDArray[np.float16]
+Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Record:
         prompt_len: tokens of the prompt.
         top_ids: [answer, K] the LLM's most probable ids at each place of the answer, best first.
         top_logprobs: [answer, K] their log-probabilities at temperature 1.
+        weights: [answer] how much each place counts in training; None for all alike. Not stored.
     """
 
     source: str
@@ -46,10 +48,16 @@ class Record:
     prompt_len: int
     top_ids: Ints
     top_logprobs: Halves
+    weights: Floats | None = None
 
     @property
     def answer_len(self) -> int:
         return len(self.tokens) - self.prompt_len
+
+    @property
+    def place_weights(self) -> Floats:
+        """[answer] the weights, all 1 if there are none."""
+        return np.ones(self.answer_len, np.float32) if self.weights is None else self.weights
 
 
 class RecordFolder:

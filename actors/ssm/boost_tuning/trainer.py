@@ -238,10 +238,12 @@ class Trainer:
 
 
 def word_mass(records: Sequence[Record], vocab_size: int) -> Tensor:
-    """[vocab] float64 probability that the LLM gave to each word, summed over all places."""
+    """[vocab] float64 probability that the LLM gave to each word, summed over all places by their
+    weights."""
     mass = np.zeros(vocab_size)
     for record in records:
         probabilities = np.exp(record.top_logprobs.astype(np.float64))
+        probabilities *= record.place_weights[:, np.newaxis]
         np.add.at(mass, record.top_ids.reshape(-1), probabilities.reshape(-1))
     return torch.from_numpy(mass)
 

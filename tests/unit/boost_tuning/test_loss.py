@@ -18,7 +18,7 @@ def made() -> tuple[Tensor, Tensor, Tensor, Targets]:
     cut_index = torch.full((VOCAB,), -1)
     cut_index[torch.randperm(VOCAB)[:CUT]] = torch.arange(CUT)
     top = torch.log_softmax(torch.randn(PLACES, VOCAB) * 2, -1).topk(BEST, -1)
-    targets = Targets(top.indices, top.values, cut_index, hard_share=0.25)
+    targets = Targets(top.indices, top.values, torch.rand(PLACES), cut_index, hard_share=0.25)
     return torch.randn(PLACES, WIDTH), torch.randn(CUT, WIDTH), torch.randn(CUT), targets
 
 
@@ -50,8 +50,8 @@ def test_targets_renormalise_what_the_cut_keeps() -> None:
     cut_index = torch.tensor([0, -1, 1, -1])
     top_ids = torch.tensor([[2, 1], [1, 3]])
     logprobs = torch.tensor([[0.6, 0.2], [0.5, 0.5]]).log()
-    targets = Targets(top_ids, logprobs, cut_index)
+    targets = Targets(top_ids, logprobs, torch.tensor([0.5, 1.0]), cut_index)
     assert targets.probabilities.tolist() == [[1.0, 0.0], [0.0, 0.0]]
-    assert targets.weights.tolist() == pytest.approx([0.6, 0.0])
-    hard = Targets(top_ids, logprobs, cut_index, hard_share=0.5)
+    assert targets.weights.tolist() == pytest.approx([0.3, 0.0])
+    hard = Targets(top_ids, logprobs, torch.ones(2), cut_index, hard_share=0.5)
     assert hard.weights[0].item() == pytest.approx(0.5 + 0.5 * 0.6)

@@ -60,7 +60,7 @@ def test_writes_a_draft_that_can_be_loaded(
     assert main(command) == 0
     shown = capsys.readouterr()
     assert "| held out |" in shown.out and "| measure: qa |" in shown.out
-    assert "answers 100 %" in shown.err and "training 100 %" in shown.err
+    assert "answers 100 %" in shown.err and "training draft 100 %" in shown.err
     model, config = load_draft(tmp_path / "draft", llm)
     assert len(model.cut_ids) == config.cut_size == 200
     card = (tmp_path / "draft" / "README.md").read_text()
@@ -91,6 +91,29 @@ def test_goes_on_where_it_was_killed(
     assert (tmp_path / "draft" / "model.safetensors").is_file()
 
 
+def test_a_pool_is_tuned_one_after_the_other(
+    command: list[str], llm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool = [*command, "--pool", "2", "--boost", "places", "--boost-rest", "0.5"]
+    assert main(pool) == 0
+    shown = capsys.readouterr()
+    assert "| the first words of the first 1, 2, … models cover, % |" in shown.out
+    assert "training ssm-1 100 %" in shown.err
+    folders = [tmp_path / "draft" / f"ssm-{number}" for number in range(2)]
+    models = [load_draft(folder, llm)[0] for folder in folders]
+    assert any(
+        not torch.equal(one, other)
+        for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True)
+    )
+    card = (folders[1] / "README.md").read_text()
+    assert "model 1 of 2; places that those before it get right weigh 0.5." in card
+    files = {folder: (folder / "model.safetensors").read_bytes() for folder in folders}
+    assert main(pool) == 0, "called again, it makes the same"
+    assert all((folder / "model.safetensors").read_bytes() == was for folder, was in files.items())
+    assert main([*command, "--pool", "3"]) == 2
+    assert "begun with other settings (pool)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
@@ -98,6 +121,8 @@ def test_goes_on_where_it_was_killed(
         (["--minutes", "0"], "--minutes"),
         (["--generate-tokens", "0"], "--generate-tokens"),
         (["--seed", "-1"], "--seed"),
+        (["--pool", "0"], "--pool"),
+        (["--boost-rest", "2"], "--boost-rest"),
         (["--out", "/dev/null/draft"], "cannot be written to: Not a directory"),
         (["--sampled", "2"], "--sampled"),
         (["--terms", "word"], "--terms"),

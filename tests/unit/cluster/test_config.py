@@ -112,8 +112,6 @@ def test_values_of_another_type_are_refused(text: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        ("{ssms: [{path: a}, {path: b}], speculation: {drafters: [ssm]}}", "ssms"),
-        ("{ssms: [{path: a, replicas: 2}], speculation: {drafters: [ssm]}}", "ssms.0.replicas"),
         ("llm: {replicas: 2}", "llm.replicas"),
         ("llm: {offload: cpu}", "llm.offload"),
         ("grpc: {tls: {cert: x}}", "grpc.tls"),
@@ -123,6 +121,18 @@ def test_values_of_another_type_are_refused(text: str, path: str) -> None:
 def test_what_is_not_built_yet_is_refused(text: str, path: str) -> None:
     (found,) = problems(text)
     assert found.startswith(f"{path}: ")
+
+
+def test_several_draft_models_have_a_name_each() -> None:
+    config = parse_config("""
+        ssms: [{path: a, replicas: 2}, {path: b}]
+        speculation: {drafters: [ssm, prompt_lookup]}
+    """)
+    assert config.ssm_indexes == (0, 0, 1)
+    assert config.drafter_names == ("ssm-0", "ssm-1", "prompt_lookup")
+    assert config.askable_drafters == ("ssm", "prompt_lookup", "ssm-0", "ssm-1")
+    alone = parse_config("{ssms: [{path: a}], speculation: {drafters: [prompt_lookup, ssm]}}")
+    assert alone.drafter_names == alone.askable_drafters == ("prompt_lookup", "ssm")
 
 
 def test_ssms_and_the_drafter_that_asks_them_go_together() -> None:

@@ -113,14 +113,23 @@ def test_what_may_come_is_there_at_zero() -> None:
     assert value("treeserve_accepted_tokens_total", LABELS | {"drafter": "ssm"}) == 0
     calls = LABELS | {"drafter": "ssm", "outcome": "late"}
     assert value("treeserve_drafter_calls_total", calls) == 0
-    assert value("treeserve_part_failures_total", LABELS | {"part": "LLMRank"}) == 0
+    assert value("treeserve_part_failures_total", LABELS | {"part": "LLMRank", "index": "0"}) == 0
     assert value("treeserve_depth_reached_total", LABELS | {"depth": "0"}) == 0
 
 
 def test_actors_that_come_and_go(metrics: Metrics, registry: CollectorRegistry) -> None:
-    rank = LABELS | {"part": "LLMRank"}
+    rank = LABELS | {"part": "LLMRank", "index": "0"}
     for is_up in (True, False, True):
-        metrics.part_is_up("LLMRank", is_up)
+        metrics.part_is_up("LLMRank", 0, is_up)
+    for index, is_up in ((0, True), (1, True), (1, False)):
+        metrics.part_is_up("DraftModel", index, is_up)
+    up = [
+        registry.get_sample_value(
+            "treeserve_part_up", LABELS | {"part": "DraftModel", "index": index}
+        )
+        for index in ("0", "1")
+    ]
+    assert up == [1, 0]
     assert registry.get_sample_value("treeserve_part_up", rank) == 1
     assert registry.get_sample_value("treeserve_part_failures_total", rank) == 1
 

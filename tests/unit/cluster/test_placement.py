@@ -81,3 +81,10 @@ def test_a_draft_model_takes_part_of_a_cpu_behind_the_ranks() -> None:
     assert placement.ssm_places == [Place(2, {"CPU": 0.25})]
     assert placement.num_cpus == 3
     assert "draft model somewhere/ssm-0 (CPU 0.25)" in placement.describe()
+
+
+def test_every_replica_of_a_draft_model_has_a_place_of_its_own() -> None:
+    ssms = (SSMConfig(path="a", replicas=2), SSMConfig(path="b", num_threads=2))
+    placement = plan_placement(Config.model_construct(llm=LLMConfig(), ssms=ssms))
+    places = [(2, 0.25), (3, 0.25), (4, 0.5)]
+    assert placement.ssm_places == [Place(bundle, {"CPU": cpus}) for bundle, cpus in places]

@@ -93,9 +93,9 @@ def group(
     places = plan_placement(Config(llm=llm)).rank_places
     makers = [lambda outcome=outcome: outcome for outcome in outcomes]
 
-    def note(*what: object) -> None:
+    def note(is_up: bool) -> None:
         if notes is not None:
-            notes.append(what)
+            notes.append(is_up)
 
     reservation = FakeReservation(state)
     return ActorGroup("ranks", makers, places, reservation, start_timeout_s, note)  # type: ignore[arg-type]
@@ -134,7 +134,7 @@ async def test_a_restart_replaces_the_rank_in_the_same_bundle(made: list[FakePro
     await ranks.start()
     assert await ranks.restart() == ["host:2"]
     assert ranks.metrics_addresses == ["host:92"]
-    assert notes == [("ranks", True), ("ranks", False), ("ranks", True)]
+    assert notes == [True, False, True]
     assert [process.alive for process in made] == [False, True]
     assert made[0].bundle == made[1].bundle
     assert made[0].resources == made[1].resources

@@ -172,11 +172,18 @@ def drawn_draft():
     )
 
 
-def test_a_second_draft_model_that_drew_with_the_same_noise_is_left_out():
-    merged, rejected = merge({"a": drawn_draft(), "b": drawn_draft()}, 5, rule=Rule.MSS)
-    assert "share noise with those of a" in rejected.pop("b")
+def test_draws_of_several_draft_models_stand_in_their_order():
+    tree = TokenTree((2, 1), (CONTEXT, 0))
+    other = Draft(tree, (0.5, 0.5), (NodeDraws(CONTEXT, draws(2)), NodeDraws(0, draws(1))))
+    merged, rejected = merge({"a": drawn_draft(), "b": other}, 5, rule=Rule.MSS)
     assert not rejected
-    assert merged.draws == drawn_draft().draws
+    below_2 = merged.tree.child(CONTEXT, 2)
+    assert merged.draws == (
+        NodeDraws(CONTEXT, draws(1, 2)),
+        NodeDraws(below_2, draws(3, 1)),
+        NodeDraws(CONTEXT, draws(2)),
+        NodeDraws(below_2, draws(1)),
+    )
 
 
 def test_draws_follow_their_nodes_and_outlive_the_drafts():

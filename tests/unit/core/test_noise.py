@@ -17,7 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from actors.noise import NoiseSource, Stream, gumbel_from_bits, philox_4x32_10, uniforms
+from actors.noise import (
+    NoiseSource,
+    Stream,
+    draft_stream,
+    gumbel_from_bits,
+    philox_4x32_10,
+    uniforms,
+)
 
 VECTORS = json.loads((Path(__file__).parent / "noise_vectors.json").read_text())
 GumbelOfBits = Callable[[np.ndarray], np.ndarray]
@@ -175,3 +182,12 @@ def test_memory_that_nobody_looks_at_is_used_again():
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
+
+
+def test_every_draft_model_has_a_noise_of_its_own() -> None:
+    streams = [draft_stream(model) for model in range(16)]
+    assert streams[0] == Stream.DRAFT
+    assert len({*streams, *Stream}) == len(streams) + len(Stream) - 1
+    source = NoiseSource(1000)
+    first, second = (source.get(1, 0, stream) for stream in streams[:2])
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.1

@@ -1,0 +1,108 @@
+"""Several draft models, one of them in two replicas: all are asked, any may die."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from conftest import Server, wait_until
+from launching import collect, launched
+
+from actors.request_manager.generation import (
+    GenerationRequest,
+    SpeculationOptions,
+    StopConditions,
+)
+from actors.sampling import SamplingParams
+from cluster.config import Config, parse_config
+from cluster.launch import Launched
+from tests.processes import descendants
+
+pytestmark = [pytest.mark.integration, pytest.mark.model]
+
+PROMPTS = [[504, 1820, 314, 260, 6502, 282], [1, 4093, 198, 3725, 506], [28, 29, 30, 28, 29, 30]]
+OFF = SpeculationOptions(enabled=False)
+
+
+def pool(untuned: Path) -> Config:
+    return parse_config(f"""
+        model: {{path: smollm2-135m-instruct, dtype: float32}}
+        llm: {{num_threads: 1}}
+        ssms:
+          - {{path: 'embedded:smollm2-135m/ssm-0', replicas: 2}}
+          - {{path: '{untuned}', max_nodes: 3}}
+        speculation: {{drafters: [ssm, prompt_lookup], budget: fixed, draft_deadline_ms: 2000}}
+        scheduler: {{kv_memory_bytes: 67108864}}
+    """)
+
+
+def requests(speculation: SpeculationOptions, num_tokens: int = 24) -> list[GenerationRequest]:
+    return [
+        GenerationRequest(
+            f"{place}-{temperature}",
+            tuple(prompt),
+            SamplingParams(temperature=temperature, seed=5),
+            StopConditions(num_tokens, ignore_eos=True),
+            speculation=speculation,
+        )
+        for place, prompt in enumerate(PROMPTS)
+        for temperature in (0.0, 0.8)
+    ]
+
+
+def drafted(running: Launched) -> dict[str, float]:
+    """Nodes that each drafter had in steps."""
+    lines = running.metrics.text().splitlines()
+    found = [line for line in lines if line.startswith("treeserve_draft_tokens_total{")]
+    return {line.split('drafter="')[1].split('"')[0]: float(line.split()[-1]) for line in found}
+
+
+def all_up(running: Launched) -> bool:
+    """Whether every draft model works, and has been taken back."""
+    lines = running.metrics.text().splitlines()
+    found = [line for line in lines if line.startswith("treeserve_part_up{")]
+    drafters = running.engine._guessing._drafting._drafters
+    away = [one.is_away for name in ("ssm-0", "ssm-1") for one in drafters[name].drafters]
+    return len(found) == 4 and all(line.endswith(" 1.0") for line in found) and not any(away)
+
+
+async def test_a_pool_drafts_together_and_outlives_its_replicas(
+    server: Server, draft_path: Path
+) -> None:
+    others = {process.pid for process in descendants("DraftModel")}
+
+    def own() -> set[int]:
+        return {process.pid for process in descendants("DraftModel")} - others
+
+    async with launched(pool(draft_path)) as running:
+        plain = await asyncio.gather(*(collect(running, one) for one in requests(OFF)))
+        assert set(drafted(running).values()) == {0.0}
+        asked = requests(SpeculationOptions())
+        assert await asyncio.gather(*(collect(running, one) for one in asked)) == plain
+        counts = drafted(running)
+        assert counts["ssm-0"] > 0 < counts["ssm-1"], counts
+
+        only = requests(SpeculationOptions(drafters=("ssm-1",)))
+        assert await asyncio.gather(*(collect(running, one) for one in only)) == plain
+        assert drafted(running)["ssm-0"] == counts["ssm-0"]
+
+        pids = own()
+        assert len(pids) == 3
+        victims = {max(pids)}
+        for _ in range(2):  # one replica; then, with all of it, a whole model
+            killing = [collect(running, asked[0], kill=victims)]
+            killing += [collect(running, one) for one in asked]
+            assert await asyncio.gather(*killing) == [plain[0], *plain]
+            await asyncio.to_thread(wait_until, lambda: all_up(running))
+            assert len(own()) == 3 and not own() & victims
+            counts = drafted(running)
+            assert await asyncio.gather(*(collect(running, one) for one in asked)) == plain
+            assert all(drafted(running)[name] > counts[name] for name in ("ssm-0", "ssm-1"))
+            victims = own()
+
+        weighed = requests(SpeculationOptions(verification="mss"))
+        answers = await asyncio.gather(*(collect(running, one) for one in weighed))
+        assert [len(answer) for answer in answers] == [24] * len(answers)
+        assert answers[::2] == plain[::2], "greedy requests have one right answer"
+    wait_until(lambda: not own())
