@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
+from actors import rpc
 from actors.errors import ModelError
 from actors.llm.actor import LLMActor
 from actors.llm.parallel.grid import Grid
@@ -132,7 +133,7 @@ async def launch(config: Config) -> Launched:
             addresses,
             ranks.restart,
             config.llm.step_timeout_s,
-            on_reply=None if trace is None else trace.rank_replied,
+            on_reply=metrics.rank_replied,
         )
         resources.push_async_callback(client.close)
         description = await client.describe()
@@ -251,11 +252,12 @@ def _make_rank(
         llm=config.llm,
         vocabulary=functools.partial(load_vocabulary, folder),
     )
-    if meeting is None:
+    if meeting is None and config.llm.offload == "none":
         load = functools.partial(load_rank, options)
     else:
         from actors.llm.parallel.rank_loading import load_rank_of_several
 
+        meeting = meeting or Meeting.open(rpc.LOOPBACK)  # DeepSpeed wants one of a rank alone too
         grid = Grid(config.llm.tensor_parallel, config.llm.pipeline_parallel, rank)
         load = functools.partial(load_rank_of_several, options, grid, meeting)
     set_up_logging(config.logs, f"{LLM} {rank}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
-from actors.messages import LLMDescription
+from actors.messages import LLMDescription, StepReply
 from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.generation import FinishReason
 from actors.request_manager.ports import StepRecord
@@ -28,6 +28,7 @@ LATENCY_BUCKETS_S = (
 TOKEN_BUCKETS_S = (
     0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5,
 )  # fmt: skip
+STREAM_BUCKETS = tuple(size * 10.0**power for power in range(6, 13) for size in (1, 2, 5))
 STEP_BUCKETS_S = (
     0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.3, 1.0, 3.0,
 )  # fmt: skip
@@ -121,6 +122,18 @@ class Metrics:
             "part",
             "cache",
         )
+        self._streamed = make.counter(
+            "treeserve_offload_bytes", "Bytes of the LLM's weights that were streamed."
+        )
+        self._step_bytes = make.histogram(
+            "treeserve_offload_step_bytes", "Those of one LLM step.", STREAM_BUCKETS
+        )
+        self._token_bytes = make.histogram(
+            "treeserve_offload_token_bytes",
+            "Those of one LLM step, for each output token that it brought.",
+            STREAM_BUCKETS,
+        )
+        self._unassigned_bytes = 0
         self._part_up = make.gauges(
             "treeserve_part_up",
             "1 while an actor of the manager works, 0 while it is away; the ranks count as one.",
@@ -223,6 +236,12 @@ class Metrics:
         if output_tokens > 1:
             self._per_token.observe((finish_s - first_token_s) / (output_tokens - 1))
 
+    def rank_replied(self, rank: int, reply: StepReply) -> None:
+        """A rank has done its part of a step."""
+        if self._trace is not None:
+            self._trace.rank_replied(rank, reply)
+        self._unassigned_bytes += reply.streamed_bytes
+
     def step_done(self, record: StepRecord) -> None:
         if self._trace is not None:
             self._trace.step_done(record)
@@ -240,6 +259,7 @@ class Metrics:
         self._count_depths(record.depths)
         if record.num_draft_nodes:
             self._count_drafts(record)
+        self._count_streamed(record)
 
     def noise_used(self, part: str, hits: int, misses: int) -> None:
         """A part (`llm`, `ssm`) had a position's noise at hand, or computed it, so many times."""
@@ -272,6 +292,15 @@ class Metrics:
         for depth in range(max(record.accepted_depths, default=0)):
             reached = sum(accepted > depth for accepted in record.accepted_depths)
             self._accepted_at(str(depth)).inc(reached)
+
+    def _count_streamed(self, record: StepRecord) -> None:
+        """All ranks have replied when a step is done."""
+        streamed, self._unassigned_bytes = self._unassigned_bytes, 0
+        if streamed:
+            self._streamed.inc(streamed)
+            self._step_bytes.observe(streamed)
+            if record.num_committed:
+                self._token_bytes.observe(streamed / record.num_committed)
 
     def _count_depths(self, depths: DepthCounts) -> None:
         for depth, count in depths.reached.items():

@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from actors.messages import StepReply
 from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.generation import FinishReason
 from actors.request_manager.ports import Observer, StepRecord
@@ -209,3 +210,21 @@ def test_the_text_parses_and_every_sample_names_the_model(metrics: Metrics) -> N
     samples = [sample for family in families for sample in family.samples]
     assert samples
     assert {sample.labels["model_name"] for sample in samples} == {"m"}
+
+
+def test_streamed_weights_by_step_and_by_token(
+    metrics: Metrics, registry: CollectorRegistry
+) -> None:
+    metrics.step_done(step())  # nothing is streamed: nothing is observed
+    metrics.rank_replied(0, StepReply(0, 1, streamed_bytes=4_000_000))
+    metrics.rank_replied(1, StepReply(0, 1, streamed_bytes=8_000_000))
+    metrics.step_done(step(num_committed=6))
+    metrics.rank_replied(1, StepReply(0, 2, streamed_bytes=5_000_000))
+    metrics.step_done(step(num_committed=0))
+
+    def value(name: str) -> float | None:
+        return registry.get_sample_value(f"treeserve_offload_{name}", LABELS)
+
+    assert value("bytes_total") == 17_000_000
+    assert (value("step_bytes_count"), value("step_bytes_sum")) == (2, 17_000_000)
+    assert (value("token_bytes_count"), value("token_bytes_sum")) == (1, 2_000_000)
