@@ -302,7 +302,8 @@ def _make_ssm(
 
 def _expose(config: Config, registry: CollectorRegistry) -> MetricsServer:
     """Serve this process's metrics."""
-    return MetricsServer(registry, config.metrics.host, _ports(config.metrics.port_range))
+    ports = _ports(config.metrics.port_range)
+    return MetricsServer(registry, config.metrics.host, ports, ray_api.own_node().host)
 
 
 def _ports(port_range: tuple[int, int] | Literal["auto"]) -> Sequence[int]:

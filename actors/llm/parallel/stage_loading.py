@@ -3,14 +3,15 @@
 The model is built without weights. Those of the rank's own stage are then read layer by layer, and
 each layer is cut to the rank's shard before the next is read, so no rank ever holds the whole
 model, nor its whole stage. Where weights are streamed, each layer is handed over instead of being
-cut. Weights are found by the names that the model's modules have: files that name them otherwise
-are refused.
+cut. Weights are found by the names that the model's modules have, or by those that transformers
+knows for them; files whose tensors it would have to convert are refused.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,7 +56,8 @@ def load_stage(
         context = max_context(config)
         files = weight_files(path)
         skeleton = Skeleton(config, dtype)
-        loader = _StageLoader(skeleton, WeightReader(files, dtype, device), world, stream)
+        reader = WeightReader(files, dtype, device, skeleton.weight_name)
+        loader = _StageLoader(skeleton, reader, world, stream)
         model = loader.load(dtype)
     except ModelError as error:
         raise ModelError(f"{path.name} cannot be served: {error}") from error
@@ -80,27 +82,35 @@ class WeightReader:
     Args:
         files: safetensors.
         dtype, device: of what is read.
+        rename: gives the name by which a tensor is asked for, from the one in its file.
     """
 
-    def __init__(self, files: list[Path], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        files: list[Path],
+        dtype: torch.dtype,
+        device: torch.device,
+        rename: Callable[[str], str],
+    ) -> None:
         self.device = device
         self._dtype = dtype
-        self._file_of: dict[str, Path] = {}
+        self._places: dict[str, tuple[Path, str]] = {}
         try:
             for file in files:
                 with safe_open(file, "pt") as content:
-                    self._file_of.update(dict.fromkeys(content.keys(), file))
+                    names = content.keys()
+                self._places.update((rename(name), (file, name)) for name in names)
         except (OSError, SafetensorError) as error:
             raise ModelError(f"its weights cannot be read: {error}") from error
 
     def __contains__(self, name: str) -> bool:
-        return name in self._file_of
+        return name in self._places
 
     def fill(self, module: nn.Module, names: Mapping[str, str]) -> None:
         """Give a module weights.
 
         Args:
-            names: what they are called in the files, by their names in the module.
+            names: what they are called in the model, by their names in the module.
 
         Raises:
             ModelError: one is missing or has another shape.
@@ -119,7 +129,8 @@ class WeightReader:
         """Reads rows of a matrix that stays in its file. Raises ModelError if it is missing."""
         if name not in self:
             raise ModelError(f"missing keys: {name}")
-        matrix: Foreign = safe_open(self._file_of[name], "pt").get_slice(name)  # type: ignore[no-untyped-call]
+        file, stored = self._places[name]
+        matrix: Foreign = safe_open(file, "pt").get_slice(stored)  # type: ignore[no-untyped-call]
 
         def read_rows(rows: Sequence[int]) -> Tensor:
             tensor: Tensor = matrix[list(rows)]
@@ -129,8 +140,9 @@ class WeightReader:
 
     def _read(self, name: str) -> Tensor:
         # Each file is let go of at once: what is mapped counts as resident.
-        with safe_open(self._file_of[name], "pt") as content:
-            tensor: Tensor = content.get_tensor(name)
+        file, stored = self._places[name]
+        with safe_open(file, "pt") as content:
+            tensor: Tensor = content.get_tensor(stored)
             return tensor.to(self.device, self._dtype, copy=True)
 
 
@@ -209,8 +221,6 @@ class _StageLoader:
         self.num_held += _size(layer)
         if self.streaming is not None:
             self.streaming.take(layer)
-        # AutoTP leaves cycles behind that hold the layer before.
-        gc.collect()
         return layer
 
     def _embedding(self) -> None:
@@ -244,7 +254,16 @@ class _StageLoader:
         return widths
 
     def _fill(self, module: nn.Module, prefix: str) -> None:
+        _give_back()
         self._reader.fill(module, {name: f"{prefix}.{name}" for name in module.state_dict()})
+
+
+def _give_back() -> None:
+    """Return to Linux what the piece before took on top of what is kept of it."""
+    gc.collect()  # AutoTP leaves cycles behind that hold the layer before
+    # The C library keeps what is freed between two pieces that stay; glibc can be told otherwise.
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 def _size(module: nn.Module) -> int:
