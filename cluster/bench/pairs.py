@@ -4,13 +4,13 @@
                                          [--prompts FILE]
 
 One pair answers the same prompts twice: with the configuration's speculation, and plainly. As many
-streams as the batch has rows are kept open, each asking for one answer after the other. What counts
-is the tokens that come before the first stream finds nothing more to ask, as long as the batch is
-full: under speculation some answers are over sooner, plainly all end together. The arms take turns
-to be first, and the batch sizes take turns too, so that a machine that drifts does so under all of
-them. Every prompt is computed once before its pair: the arms find equal KV to reuse. Every answer
-has the same number of tokens. Prints for each batch size the median of the pairs' throughput ratios
-with a bootstrap interval, then one JSON line.
+streams as the batch has rows are kept open, each asking for one answer after the other. Answers
+have different lengths, the same in both arms: else all would begin and end together plainly, and
+one by one under speculation, each with a prefill of its own. What counts is the tokens that come
+while the batch is full, until the first stream finds nothing more to ask. The arms take turns to be
+first, and the batch sizes take turns too, so that a machine that drifts does so under all of them.
+Every prompt is computed once before its pair: the arms find equal KV to reuse. Prints for each batch
+size the median of the pairs' throughput ratios with a bootstrap interval, then one JSON line.
 """
 
 from __future__ import annotations
@@ -113,10 +113,20 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
     return medians[tail], medians[-1 - tail]
 
 
+def lengths(count: int, mean: int) -> list[int]:
+    """So many lengths of answers, from half the mean to one and a half, in no order."""
+    chance = random.Random(0)
+    return [chance.randint(max(1, mean // 2), mean + mean // 2) for _ in range(count)]
+
+
 async def run_arm(
-    arm: str, prompts: Sequence[Prompt], num_streams: int, max_tokens: int, ask: Ask
+    arm: str, prompts: Sequence[Prompt], num_streams: int, max_tokens: Sequence[int], ask: Ask
 ) -> Run:
-    """All prompts to the ends of their answers, `num_streams` at one time."""
+    """All prompts to the ends of their answers, `num_streams` at one time.
+
+    Args:
+        max_tokens: of each answer.
+    """
     more = {"speculation": dict(ARMS[arm]), "return_token_ids": True}
     waiting = iter(enumerate(prompts))
     answers: dict[int, RawAnswer] = {}
@@ -124,7 +134,7 @@ async def run_arm(
 
     async def stream() -> None:
         for place, prompt in waiting:
-            answers[place] = await ask(prompt, max_tokens, more)
+            answers[place] = await ask(prompt, max_tokens[place], more)
         ends.append(time.monotonic())
 
     since = time.monotonic()
@@ -146,9 +156,10 @@ async def run_pairs(
     for number in range(-1, num_pairs):
         for batch in batches:
             chosen = list(islice(supply, batch * per_stream))
-            await run_arm(PLAIN, chosen, batch, 1, ask)
+            await run_arm(PLAIN, chosen, batch, [1] * len(chosen), ask)
             arms = list(ARMS)[:: -1 if number % 2 else 1]
-            runs = {arm: await run_arm(arm, chosen, batch, max_tokens, ask) for arm in arms}
+            sizes = lengths(len(chosen), max_tokens)
+            runs = {arm: await run_arm(arm, chosen, batch, sizes, ask) for arm in arms}
             if number >= 0:
                 found[batch].runs.append(runs)
     return found
@@ -161,7 +172,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=10, metavar="N")
     parser.add_argument("--prompts", type=Path, default=SAMPLE, metavar="FILE")
     parser.add_argument("--per-stream", type=int, default=4, metavar="N", help="answers a stream")
-    parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="of an answer")
+    parser.add_argument(
+        "--max-tokens", type=int, default=64, metavar="N", help="of an answer, on average"
+    )
     arguments = parser.parse_args(argv)
     config = load_config(arguments.config)
     tokenizer = load_tokenizer(resolve_model(config.model.path)).tokenizer

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from cluster.bench.pairs import BUDGET, PLAIN, Pairs, Run, interval, run_arm, run_pairs
+from cluster.bench.pairs import BUDGET, PLAIN, Pairs, Run, interval, lengths, run_arm, run_pairs
 from cluster.bench.raw_client import RawAnswer
 
 
@@ -45,7 +45,7 @@ async def test_arms_and_batches_take_turns_and_the_first_pair_is_not_counted():
             size = 3 * batch  # answers of an arm
             block, place = asked[place : place + 3 * size], place + 3 * size
             sizes = [max_tokens for _, max_tokens, _ in block]
-            assert sizes == [1] * size + [8] * 2 * size, "every prompt is computed before"
+            assert sizes == [1] * size + 2 * lengths(size, 8), "every prompt is computed before"
             prompts = [[prompt for _, _, prompt in block[i::size]] for i in range(size)]
             assert all(len(set(same)) == 1 for same in prompts), "the arms have the same prompts"
             first = block[size][0]
@@ -65,7 +65,7 @@ async def test_a_stream_that_is_done_asks_again_so_that_the_batch_stays_full():
         order.append(prompt)
         return answer(prompt)
 
-    run = await run_arm(BUDGET, [9, 2, 2, 2, 5], 2, 4, ask)
+    run = await run_arm(BUDGET, [9, 2, 2, 2, 5], 2, [4] * 5, ask)
     assert [found.token_ids for found in run.answers] == [(9,), (2,), (2,), (2,), (5,)]
     assert (most, order) == (2, [2, 2, 2, 9, 5])
 
@@ -93,3 +93,11 @@ def test_the_interval_covers_the_middle_and_narrows():
     assert interval([1.2] * 10) == (1.2, 1.2)
     more_low, more_high = interval(spread * 10)
     assert more_high - more_low < high - low
+
+
+def test_answers_are_of_all_lengths_about_the_mean():
+    found = lengths(500, 64)
+    assert (min(found), max(found)) == (32, 96)
+    assert sum(found) / 500 == pytest.approx(64, abs=2)
+    assert found == lengths(500, 64)
+    assert set(lengths(50, 1)) == {1}
