@@ -126,7 +126,7 @@ class Metrics:
             "treeserve_offload_bytes", "Bytes of the LLM's weights that were streamed."
         )
         self._step_bytes = make.histogram(
-            "treeserve_offload_step_bytes", "Those of one LLM step.", STREAM_BUCKETS
+            "treeserve_offload_step_bytes", "Those of one LLM step; of stages that overlap, about.", STREAM_BUCKETS
         )
         self._token_bytes = make.histogram(
             "treeserve_offload_token_bytes",
@@ -294,7 +294,7 @@ class Metrics:
             self._accepted_at(str(depth)).inc(reached)
 
     def _count_streamed(self, record: StepRecord) -> None:
-        """All ranks have replied when a step is done."""
+        """What ranks have told of since the step before; where stages overlap, of another one."""
         streamed, self._unassigned_bytes = self._unassigned_bytes, 0
         if streamed:
             self._streamed.inc(streamed)

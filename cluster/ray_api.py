@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -43,7 +43,6 @@ LOST_GRACE_S = 2.0
 
 NO_ROOM_LEFT = "others use what the cluster has"
 
-HOMELESS = ("PENDING", "RESCHEDULING")
 """What Ray says of a placement group with a bundle that has no node."""
 
 ENVIRONMENT = {
@@ -216,15 +215,16 @@ class PlacementGroup:
         self._placement = placement
         self._owned = owned
 
-    def is_whole(self) -> bool:
-        """True if every bundle has a node.
+    def has_nodes(self, bundles: Collection[int]) -> bool:
+        """True if each of these bundles has a node.
 
         Raises:
-            PeerUnavailable: one has none, and no node could hold it; says what is missing.
+            PeerUnavailable: one has none, and the cluster could not hold all; says what is missing.
         """
         from ray.util import placement_group_table
 
-        if placement_group_table(self.handle)["state"] not in HOMELESS:
+        nodes = placement_group_table(self.handle)["bundles_to_node_id"]
+        if all(nodes.get(bundle) for bundle in bundles):
             return True
         require_room(self._placement)
         return False

@@ -157,8 +157,9 @@ class ActorGroup:
 
     async def _watch_room(self) -> NoReturn:
         whole_at = time.monotonic()
+        bundles = {place.bundle for place in self._places}
         while True:
-            if await asyncio.to_thread(self._group.is_whole):
+            if await asyncio.to_thread(self._group.has_nodes, bundles):
                 whole_at = time.monotonic()
             elif time.monotonic() - whole_at > ROOM_TIMEOUT_S:
                 raise PeerUnavailable(ray_api.NO_ROOM_LEFT)

@@ -9,8 +9,8 @@ have different lengths, the same in both arms: else all would begin and end toge
 one by one under speculation, each with a prefill of its own. What counts is the tokens that come
 while the batch is full, until the first stream finds nothing more to ask. The arms take turns to be
 first, and the batch sizes take turns too, so that a machine that drifts does so under all of them.
-Every prompt is computed once before its pair: the arms find equal KV to reuse. Prints for each batch
-size the median of the pairs' throughput ratios with a bootstrap interval, then one JSON line.
+Every prompt is computed once before its pair: the arms find equal KV to reuse. Prints for each
+batch size the median of the pairs' throughput ratios with a bootstrap interval, then one JSON line.
 """
 
 from __future__ import annotations

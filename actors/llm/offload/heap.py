@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 
 _MMAP_THRESHOLD = -3
-"""`M_MMAP_THRESHOLD` of glibc's `malloc.h`."""
+_TRIM_THRESHOLD = -1
+"""`M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD` of glibc's `malloc.h`, which by itself moves both, the
+second to twice the first, until either is set."""
 
 _LOADING, _RUNNING = 1 << 20, 1 << 25
 """Bytes. The latter is where glibc stops to raise it by itself."""
@@ -25,3 +27,4 @@ def keep_large_at_hand() -> None:
 def _map_from(num_bytes: int) -> None:
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):  # other C libraries have none
         mallopt(_MMAP_THRESHOLD, num_bytes)
+        mallopt(_TRIM_THRESHOLD, 2 * num_bytes)

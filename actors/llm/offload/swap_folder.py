@@ -1,8 +1,12 @@
 """Folders for the files of streamed weights, one for each rank, which do not outlive it.
 
 A rank is killed without warning, so it cannot clean up behind itself: a shell that waits for the
-rank's end removes the folder. Should that be killed as well, the next rank that comes removes it:
-folders in use are locked. Linux only.
+rank's end removes the folder. It is no child of the rank, as Ray kills these with it. Should it be
+killed all the same, the next rank that comes removes the folder: those in use are locked. What has
+no lock of ours is never touched. Linux only.
+
+The room is looked at before anything is written: ranks of one host that start at the same time may
+each find it enough.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import IO
 
 from actors.errors import ConfigError
 
-PREFIX = "rank-"
+PREFIX = "treeserve-rank-"
 LOCK = "lock"
 
 _held: list[IO[bytes]] = []
@@ -56,7 +60,8 @@ def claim_swap_folder(base: Path, num_bytes: int) -> Path:
 
 def _remove_abandoned(base: Path) -> None:
     for folder in base.glob(f"{PREFIX}*"):
-        with contextlib.suppress(BlockingIOError), (folder / LOCK).open("ab") as lock:
+        # In use, without a lock, somebody else's, or just going.
+        with contextlib.suppress(OSError), (folder / LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -64,11 +69,12 @@ def _remove_abandoned(base: Path) -> None:
 def _remove_at_end(folder: Path) -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as waiting:
-        subprocess.Popen(
-            ["/bin/sh", "-c", 'read _; rm -rf "$0"', folder],
+        subprocess.run(
+            ["/bin/sh", "-c", 'exec 3<&0; { read _ <&3; rm -rf "$0"; } &', folder],
             stdin=waiting,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            check=True,
         )
     _held.append(os.fdopen(writing, "wb"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -11,7 +11,7 @@ from actors.errors import ModelError, PeerTimeout, PeerUnavailable
 from actors.llm.config import LLMConfig
 from cluster import ray_api, supervisor
 from cluster.config import Config
-from cluster.placement import plan_placement
+from cluster.placement import Place, plan_placement
 from cluster.ray_api import Node
 from cluster.supervisor import ActorGroup, listening_host
 
@@ -74,10 +74,12 @@ class FakeReservation:
     """Stands for a placement group of which every bundle has a node, or one that cannot have one,
     or one that has none because others take the room."""
 
-    def __init__(self, state: str) -> None:
+    def __init__(self, state: str, places: Sequence[Place]) -> None:
         self._state = state
+        self.places = places
 
-    def is_whole(self) -> bool:
+    def has_nodes(self, bundles: set[int]) -> bool:
+        assert bundles == {place.bundle for place in self.places}
         if self._state == "no room":
             raise PeerUnavailable("the cluster has no room: LLM stage 1")
         return self._state == "whole"
@@ -97,7 +99,7 @@ def group(
         if notes is not None:
             notes.append(is_up)
 
-    reservation = FakeReservation(state)
+    reservation = FakeReservation(state, places)
     return ActorGroup("ranks", makers, places, reservation, start_timeout_s, note)  # type: ignore[arg-type]
 
 

@@ -14,6 +14,7 @@ def test_folders_in_use_are_left_alone_and_abandoned_ones_removed(tmp_path):
     base = tmp_path / "deep" / "down"
     own = claim_swap_folder(base, 1)
     abandoned, never_locked, used = (base / f"{PREFIX}{name}" for name in "abc")
+    (base / f"{PREFIX}file").touch()
     for folder in (abandoned, never_locked, used):
         folder.mkdir()
         (folder / "weights").write_bytes(b"1")
@@ -22,7 +23,8 @@ def test_folders_in_use_are_left_alone_and_abandoned_ones_removed(tmp_path):
     with (used / LOCK).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         another = claim_swap_folder(base, 1)
-    assert {own, another, used} == set(base.glob(f"{PREFIX}*"))
+    left = {own, another, used, never_locked, base / f"{PREFIX}file"}
+    assert left == set(base.glob(f"{PREFIX}*")), "what has no lock is not ours"
     assert own != another
     assert (base / "not-ours").exists()
 
