@@ -16,7 +16,6 @@ from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.generation import FinishReason
 from actors.request_manager.ports import StepRecord
 from cluster.metric_maker import MetricMaker
-from cluster.trace import StepTrace
 
 PARTS = ("LLMRank", "DraftModel")
 DRAFTER_OUTCOMES = ("answered", "empty", "late", "failed")
@@ -42,7 +41,7 @@ class Metrics:
         registry: where the metrics live; one manager a registry.
         model_name: the value of the label `model_name` of all of them.
         drafters: names of those that will be asked.
-        trace: is told of steps too; None for nobody.
+        on_step: are told of steps too.
     """
 
     def __init__(
@@ -50,10 +49,10 @@ class Metrics:
         registry: CollectorRegistry,
         model_name: str,
         drafters: Collection[str] = (),
-        trace: StepTrace | None = None,
+        on_step: Sequence[Callable[[StepRecord], None]] = (),
     ) -> None:
         self._registry = registry
-        self._trace = trace
+        self._on_step = on_step
         make = MetricMaker(registry, model_name)
         self._finished = make.counters(
             "treeserve_requests", "Requests that ended, by reason.", "finish_reason"
@@ -222,8 +221,8 @@ class Metrics:
             self._per_token.observe((finish_s - first_token_s) / (output_tokens - 1))
 
     def step_done(self, record: StepRecord) -> None:
-        if self._trace is not None:
-            self._trace.step_done(record)
+        for tell in self._on_step:
+            tell(record)
         self._steps.inc()
         self._rows.observe(record.num_rows)
         self._committed.inc(record.num_committed)
