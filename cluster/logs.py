@@ -16,7 +16,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-OURS = ("actors", "cluster", "deploy")
+OURS = ("actors", "cluster", "deploy", "opentelemetry")
+"""Loggers that are written: our packages', and that of the library which sends our spans."""
+
 FIELDS = "fields"
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from contextlib import aclosing
 
 import pytest
 from opentelemetry.trace import StatusCode
 
 from actors.errors import InputError, UnavailableError
 from actors.request_manager.outbox import Outbox
+from cluster.logs import FIELDS
 from cluster.step_spans import StepSpans
 from deploy.output_spans import TracedEngine
+from deploy.session import Sessions
 from tests.unit.recorded_spans import (
     KEPT,
     SPAN_ID,
@@ -95,3 +99,21 @@ async def test_what_is_refused_or_fails_says_by_what_error() -> None:
     assert refused.attributes["error.type"] == "InputError"
     assert failed.attributes["error.type"] == "UnavailableError"
     assert {span.status.status_code for span in (refused, failed)} == {StatusCode.ERROR}
+
+
+async def test_the_managers_line_carries_the_trace(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "deploy")
+    recorded = RecordedSpans()
+    async with House() as engine:
+        sessions = Sessions(TracedEngine(engine, recorded.tracer))
+        async with aclosing(sessions.events("s")) as batches:
+            await anext(batches)
+            groups = [[ask(name="traced", traceparent=KEPT)], [ask(name="other")]]
+            assert sessions.exchange("s", groups, []) == [None, None]
+            running = {"traced", "other"}
+            while running:
+                batch = await anext(batches)
+                running -= {name for name, news in batch.items() if news.is_last}
+    lines = {fields["request_id"]: fields for r in caplog.records if (fields := vars(r)[FIELDS])}
+    assert lines["traced"]["trace_id"] == TRACE_ID
+    assert "trace_id" not in lines["other"]
