@@ -159,6 +159,8 @@ class StepReply:
     """When the step began, in seconds since 1970 by the clock of the rank's machine."""
     waited_s: float = 0.0
     """Seconds of `forward_s` in which the rank waited for the stage before."""
+    streamed_bytes: int = 0
+    """Bytes of weights that were brought to the device, where they do not stay there."""
 
 
 @dataclass(frozen=True)

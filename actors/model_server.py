@@ -29,7 +29,6 @@ class ModelServer:
     Args:
         services: what registers a service, by the service's full name.
         thread: the model's; closed together with the server.
-        host: address to listen on; peers must be able to reach it.
         ports: the first one that is free is used; 0 is any.
     """
 
@@ -37,23 +36,24 @@ class ModelServer:
         self,
         services: Mapping[str, Callable[[grpc.Server], None]],
         thread: ModelThread,
-        host: str,
         ports: Iterable[int],
     ) -> None:
         self._server = rpc.Server(services)
         self._thread = thread
-        self._host = host
         self._ports = tuple(ports)
         self._address: str | None = None
 
-    def start(self) -> str:
+    def start(self, host: str = rpc.LOOPBACK) -> str:
         """Serve; returns `host:port`. A second call returns the same address.
+
+        Args:
+            host: address to listen on; peers must be able to reach it.
 
         Raises:
             UnavailableError: no port is free.
         """
         if self._address is None:
-            self._address = self._server.start(self._host, self._ports)
+            self._address = self._server.start(host, self._ports)
         return self._address
 
     def ping(self) -> str | None:

@@ -86,6 +86,7 @@ def encode_reply(reply: StepReply) -> pb.StepReply:
             noise_misses=reply.noise_misses,
             started_at=reply.started_at,
             waited_s=reply.waited_s,
+            streamed_bytes=reply.streamed_bytes,
         )
     check_bounds(encoded)
     return encoded
@@ -104,6 +105,7 @@ def decode_reply(encoded: pb.StepReply) -> StepReply:
         noise_misses=encoded.noise_misses,
         started_at=encoded.started_at,
         waited_s=encoded.waited_s,
+        streamed_bytes=encoded.streamed_bytes,
     )
 
 

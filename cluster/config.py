@@ -25,7 +25,7 @@ from pydantic import (
 from actors.errors import ConfigError
 from actors.llm.config import LLMConfig
 from actors.request_manager.config import SchedulerConfig, SpeculationConfig
-from actors.request_manager.drafters import SSM, ssm_names
+from actors.request_manager.drafter_names import SSM, ssm_names
 from actors.ssm.config import SSMConfig
 from cluster.logs import LogsConfig
 from cluster.tracing import TracingConfig
@@ -155,6 +155,13 @@ class Config(BaseModel):
     logs: LogsConfig = LogsConfig()
     tracing: TracingConfig = TracingConfig()
 
+    @field_validator("ssms")
+    @classmethod
+    def _ssms_differ(cls, value: tuple[SSMConfig, ...]) -> tuple[SSMConfig, ...]:
+        if len({ssm.path for ssm in value}) < len(value):
+            raise ValueError("a draft model is named twice; replicas gives it several actors")
+        return value
+
     @field_validator("speculation")
     @classmethod
     def _ssms_are_asked(cls, value: SpeculationConfig, info: ValidationInfo) -> SpeculationConfig:
@@ -179,7 +186,7 @@ class Config(BaseModel):
         return tuple(name for names in kinds for name in names)
 
     @property
-    def drafter_kinds(self) -> tuple[str, ...]:
+    def askable_drafters(self) -> tuple[str, ...]:
         """What a request may ask for: the drafters of the configuration, and each draft model."""
         return tuple(dict.fromkeys((*self.speculation.drafters, *self.drafter_names)))
 

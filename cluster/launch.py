@@ -18,13 +18,15 @@ from typing import Literal, NamedTuple
 from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry
 
+from actors import rpc
 from actors.errors import ModelError
 from actors.llm.actor import LLMActor
 from actors.llm.parallel.grid import Grid
 from actors.llm.parallel.meeting import Meeting
 from actors.messages import LLMDescription
 from actors.request_manager.clients import LLMClient
-from actors.request_manager.drafters import DRAFTERS, SSM, ssm_names
+from actors.request_manager.drafter_names import SSM, ssm_names
+from actors.request_manager.drafters import DRAFTERS
 from actors.request_manager.engine import Engine
 from actors.request_manager.ports import Drafter, Encode
 from actors.request_manager.ssm_client import SSMDrafter
@@ -112,13 +114,19 @@ async def launch(config: Config) -> Launched:
         registry = process_registry(MANAGER)
         trace, tracer = _open_trace(config, resources), _open_tracer(config, resources)
         spans = StepSpans(tracer) if tracer else None
-        on_step = [one.step_done for one in (trace, spans) if one is not None]
-        metrics = Metrics(registry, config.model.name, config.drafter_names, on_step)
-        more = (group, config.llm.start_timeout_s, metrics.part_is_up)
+        metrics = Metrics(registry, config.model.name, config.drafter_names, trace, spans)
+        more = (group, config.llm.start_timeout_s)
         makers = _rank_makers(config, folder, placement)
-        ranks = ActorGroup("LLMRank", makers, placement.rank_places, *more)
+        note = functools.partial(metrics.part_is_up, "LLMRank", 0)
+        ranks = ActorGroup("LLMRank", makers, placement.rank_places, *more, note)
         ssms = [
-            ActorGroup("DraftModel", [_ssm_maker(config, index, number, folder)], [place], *more)
+            ActorGroup(
+                "DraftModel",
+                [_ssm_maker(config, index, number, folder)],
+                [place],
+                *more,
+                functools.partial(metrics.part_is_up, "DraftModel", number),
+            )
             for number, (index, place) in enumerate(
                 zip(config.ssm_indexes, placement.ssm_places, strict=True)
             )
@@ -134,7 +142,7 @@ async def launch(config: Config) -> Launched:
             addresses,
             ranks.restart,
             config.llm.step_timeout_s,
-            on_reply=None if trace is None else trace.rank_replied,
+            on_reply=metrics.rank_replied,
         )
         resources.push_async_callback(client.close)
         description = await client.describe()
@@ -216,7 +224,8 @@ async def _drafters(
             resources.push_async_callback(drafter.close)
             tuned_for = (await drafter.describe()).llm_weights_hash
             if tuned_for != llm.weights_hash:
-                raise ModelError("the draft model was tuned for another LLM than the one that runs")
+                path = config.ssms[index].path
+                raise ModelError(f"{path} was tuned for another LLM than the one here")
             on_call = spans.drafter_called if spans else None
             drafters.append(ObservedDrafter(drafter, metrics, on_call=on_call))
     return drafters
@@ -262,11 +271,12 @@ def _make_rank(
         llm=config.llm,
         vocabulary=functools.partial(load_vocabulary, folder),
     )
-    if meeting is None:
+    if meeting is None and config.llm.offload == "none":
         load = functools.partial(load_rank, options)
     else:
         from actors.llm.parallel.rank_loading import load_rank_of_several
 
+        meeting = meeting or Meeting.open(rpc.LOOPBACK)  # DeepSpeed wants one of a rank alone too
         grid = Grid(config.llm.tensor_parallel, config.llm.pipeline_parallel, rank)
         load = functools.partial(load_rank_of_several, options, grid, meeting)
     set_up_logging(config.logs, f"{LLM} {rank}")
@@ -311,7 +321,8 @@ def _make_ssm(
 
 def _expose(config: Config, registry: CollectorRegistry) -> MetricsServer:
     """Serve this process's metrics."""
-    return MetricsServer(registry, config.metrics.host, _ports(config.metrics.port_range))
+    ports = _ports(config.metrics.port_range)
+    return MetricsServer(registry, config.metrics.host, ports, ray_api.own_node().host)
 
 
 def _ports(port_range: tuple[int, int] | Literal["auto"]) -> Sequence[int]:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
-from actors.messages import LLMDescription
+from actors.messages import LLMDescription, StepReply
 from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.generation import FinishReason
 from actors.request_manager.ports import StepRecord
 from cluster.metric_maker import MetricMaker
+from cluster.step_spans import StepSpans
+from cluster.trace import StepTrace
 
 PARTS = ("LLMRank", "DraftModel")
 DRAFTER_OUTCOMES = ("answered", "empty", "late", "failed")
@@ -27,6 +29,7 @@ LATENCY_BUCKETS_S = (
 TOKEN_BUCKETS_S = (
     0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5,
 )  # fmt: skip
+STREAM_BUCKETS = tuple(size * 10.0**power for power in range(6, 13) for size in (1, 2, 5))
 STEP_BUCKETS_S = (
     0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.3, 1.0, 3.0,
 )  # fmt: skip
@@ -41,7 +44,7 @@ class Metrics:
         registry: where the metrics live; one manager a registry.
         model_name: the value of the label `model_name` of all of them.
         drafters: names of those that will be asked.
-        on_step: are told of steps too.
+        trace, spans: are told of steps too; None for nobody.
     """
 
     def __init__(
@@ -49,10 +52,12 @@ class Metrics:
         registry: CollectorRegistry,
         model_name: str,
         drafters: Collection[str] = (),
-        on_step: Sequence[Callable[[StepRecord], None]] = (),
+        trace: StepTrace | None = None,
+        spans: StepSpans | None = None,
     ) -> None:
         self._registry = registry
-        self._on_step = on_step
+        self._trace = trace
+        self._spans = spans
         make = MetricMaker(registry, model_name)
         self._finished = make.counters(
             "treeserve_requests", "Requests that ended, by reason.", "finish_reason"
@@ -120,15 +125,29 @@ class Metrics:
             "part",
             "cache",
         )
+        self._streamed = make.counter(
+            "treeserve_offload_bytes", "Bytes of the LLM's weights that were streamed."
+        )
+        self._step_bytes = make.histogram(
+            "treeserve_offload_step_bytes", "Those of one LLM step.", STREAM_BUCKETS
+        )
+        self._token_bytes = make.histogram(
+            "treeserve_offload_token_bytes",
+            "Those of one LLM step, for each output token that it brought.",
+            STREAM_BUCKETS,
+        )
+        self._unassigned_bytes = 0
         self._part_up = make.gauges(
             "treeserve_part_up",
-            "1 while an actor of the manager works, 0 while it is away.",
+            "1 while an actor of the manager works, 0 while it is away; the ranks count as one.",
             "part",
+            "index",
         )
         self._part_failures = make.counters(
             "treeserve_part_failures",
             "How often an actor of the manager had to be replaced.",
             "part",
+            "index",
         )
         self._first_token = make.histogram(
             "treeserve_time_to_first_token_seconds",
@@ -220,9 +239,17 @@ class Metrics:
         if output_tokens > 1:
             self._per_token.observe((finish_s - first_token_s) / (output_tokens - 1))
 
+    def rank_replied(self, rank: int, reply: StepReply) -> None:
+        """A rank has done its part of a step."""
+        if self._trace is not None:
+            self._trace.rank_replied(rank, reply)
+        self._unassigned_bytes += reply.streamed_bytes
+
     def step_done(self, record: StepRecord) -> None:
-        for tell in self._on_step:
-            tell(record)
+        if self._trace is not None:
+            self._trace.step_done(record)
+        if self._spans is not None:
+            self._spans.step_done(record)
         self._steps.inc()
         self._rows.observe(record.num_rows)
         self._committed.inc(record.num_committed)
@@ -237,6 +264,7 @@ class Metrics:
         self._count_depths(record.depths)
         if record.num_draft_nodes:
             self._count_drafts(record)
+        self._count_streamed(record)
 
     def noise_used(self, part: str, hits: int, misses: int) -> None:
         """A part (`llm`, `ssm`) had a position's noise at hand, or computed it, so many times."""
@@ -248,10 +276,10 @@ class Metrics:
         self._drafter_calls(drafter, outcome).inc()
         self._drafter_seconds(drafter).observe(seconds)
 
-    def part_is_up(self, part: str, is_up: bool) -> None:
+    def part_is_up(self, part: str, index: int, is_up: bool) -> None:
         """An actor (`LLMRank`, `DraftModel`) has begun to work, or has failed."""
-        self._part_up(part).set(is_up)
-        self._part_failures(part).inc(not is_up)
+        self._part_up(part, str(index)).set(is_up)
+        self._part_failures(part, str(index)).inc(not is_up)
 
     def gauges(self, running: int, waiting: int, kv_blocks_used: int, kv_blocks_total: int) -> None:
         self._running.set(running)
@@ -270,6 +298,15 @@ class Metrics:
             reached = sum(accepted > depth for accepted in record.accepted_depths)
             self._accepted_at(str(depth)).inc(reached)
 
+    def _count_streamed(self, record: StepRecord) -> None:
+        """All ranks have replied when a step is done."""
+        streamed, self._unassigned_bytes = self._unassigned_bytes, 0
+        if streamed:
+            self._streamed.inc(streamed)
+            self._step_bytes.observe(streamed)
+            if record.num_committed:
+                self._token_bytes.observe(streamed / record.num_committed)
+
     def _count_depths(self, depths: DepthCounts) -> None:
         for depth, count in depths.reached.items():
             self._reached(str(depth)).inc(count)
@@ -286,7 +323,7 @@ class Metrics:
         for reason in FinishReason:
             self._finished(reason.value)
         for part in PARTS:
-            self._part_failures(part)
+            self._part_failures(part, "0")
         for counters in (self._reached, self._offered, self._accepted_at):
             counters("0")
         for drafter in drafters:

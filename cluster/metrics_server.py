@@ -25,6 +25,7 @@ from prometheus_client import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from actors.errors import UnavailableError
+from actors.rpc import LOOPBACK
 from cluster.ray_api import Addresses
 
 CLIENT_TIMEOUT_S = 10.0
@@ -83,19 +84,26 @@ class MetricsServer:
         registry: what to serve.
         host: address to listen on.
         ports: the first one that is free is used; 0 is any.
+        node_host: the address under which the cluster knows this machine.
 
     Raises:
         UnavailableError: none is free.
     """
 
-    def __init__(self, registry: CollectorRegistry, host: str, ports: Iterable[int]) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        host: str,
+        ports: Iterable[int],
+        node_host: str = LOOPBACK,
+    ) -> None:
         handler = type("Handler", (_Handler,), {"registry": registry})
         for port in ports:
             try:
                 self._server = ThreadingHTTPServer((host, port), handler)
             except OSError:
                 continue
-            self.address = f"{_reachable(host)}:{self._server.server_port}"
+            self.address = f"{_reachable(host, node_host)}:{self._server.server_port}"
             self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
             self._thread.start()
             return
@@ -108,15 +116,17 @@ class MetricsServer:
         self._thread.join()
 
 
-def _reachable(host: str) -> str:
+def _reachable(host: str, node_host: str) -> str:
     """What others call this machine, if `host` only says that all addresses are listened on."""
-    return socket.gethostbyname(socket.gethostname()) if host in ("0.0.0.0", "::") else host
+    if host not in ("0.0.0.0", "::"):
+        return host
+    return node_host if node_host != LOOPBACK else socket.gethostbyname(socket.gethostname())
 
 
 class Actor(Protocol):
     """What serves a service of ours once it is started."""
 
-    def start(self) -> str: ...
+    def start(self, host: str) -> str: ...
 
 
 class ExposedActor:
@@ -126,6 +136,6 @@ class ExposedActor:
         self._actor = actor
         self._metrics = metrics
 
-    def start(self) -> Addresses:
-        """Serve, both."""
-        return Addresses(service=self._actor.start(), metrics=self._metrics.address)
+    def start(self, host: str) -> Addresses:
+        """Serve, both; `host` is where the service listens."""
+        return Addresses(service=self._actor.start(host), metrics=self._metrics.address)

@@ -130,9 +130,11 @@ def missing(placement: Placement, nodes: Sequence[Mapping[str, float]]) -> list[
     problems = []
     left = [dict(node) for node in nodes]
     totals = Counter[str]()
-    for bundle in sorted(placement.all, key=lambda bundle: -sum(bundle.resources.values())):
+    for bundle in sorted(placement.all, key=lambda bundle: -_amount(bundle.resources)):
         totals.update(bundle.resources)
-        room = next((node for node in left if _fits(bundle, node)), None)
+        fitting = [node for node in left if _fits(bundle, node)]
+        # The tightest one, so that large bundles find the large nodes still free.
+        room = min(fitting, key=_amount, default=None)
         if room is not None:
             for name, amount in bundle.resources.items():
                 room[name] -= amount
@@ -152,6 +154,10 @@ def missing(placement: Placement, nodes: Sequence[Mapping[str, float]]) -> list[
 
 def _fits(bundle: Bundle, node: Mapping[str, float]) -> bool:
     return all(node.get(name, 0) >= amount for name, amount in bundle.resources.items())
+
+
+def _amount(resources: Mapping[str, float]) -> float:
+    return sum(resources.get(name, 0) for name in RESOURCES)
 
 
 def _amounts(resources: Mapping[str, float]) -> str:

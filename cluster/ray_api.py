@@ -7,19 +7,17 @@ of its processes only. How a cluster that is already there listens is its own bu
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import psutil
-
 from actors.errors import PeerError, PeerUnavailable, TreeServeError
 from actors.llm.parallel.meeting import Meeting
+from cluster import daemons
 from cluster.placement import Placement, missing
 
 if TYPE_CHECKING:
@@ -43,7 +41,10 @@ EXIT_GRACE_S = 10.0
 LOST_GRACE_S = 2.0
 """What Ray may take to let go of a cluster that is broken."""
 
-DAEMONS = ("gcs_server", "raylet")
+NO_ROOM_LEFT = "others use what the cluster has"
+
+HOMELESS = ("PENDING", "RESCHEDULING")
+"""What Ray says of a placement group with a bundle that has no node."""
 
 ENVIRONMENT = {
     # Takes 127.0.0.1 for this node's address, despite the name; daemons then bind to it alone.
@@ -65,11 +66,24 @@ class Addresses:
     metrics: str
 
 
+@dataclass(frozen=True)
+class Node:
+    """A machine of the cluster.
+
+    Attributes:
+        id: Ray's.
+        host: the address under which Ray's other nodes reach it.
+    """
+
+    id: str
+    host: str
+
+
 class ActorBody(Protocol):
     """A plain object that a Ray actor is made of."""
 
-    def start(self) -> Addresses:
-        """Serve."""
+    def start(self, host: str) -> Addresses:
+        """Serve; `host` is the address to listen on."""
 
 
 def prepare_environment() -> None:
@@ -129,15 +143,6 @@ def join_cluster() -> None:
         raise PeerUnavailable(f"no Ray cluster to join: {first_line(error)}") from error
 
 
-def is_alive() -> bool:
-    """True while the daemons of the cluster that we started run."""
-    names = set()
-    for daemon in _daemons():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            names.add(daemon.name())
-    return names.issuperset(DAEMONS)
-
-
 def stop_cluster() -> None:
     """Disconnect, and end every process of the cluster; does nothing if there is none.
 
@@ -146,42 +151,15 @@ def stop_cluster() -> None:
     """
     import ray
 
-    processes = _cluster_processes()
-    if processes and not is_alive():
-        _kill(processes)
+    processes = daemons.processes()
+    if processes and not daemons.are_alive():
+        daemons.kill(processes)
         leaving = threading.Thread(target=ray.shutdown, daemon=True)
         leaving.start()
         leaving.join(LOST_GRACE_S)
         return
     ray.shutdown()
-    _, alive = psutil.wait_procs(processes, timeout=EXIT_GRACE_S)
-    _kill(alive)
-
-
-def _kill(processes: Sequence[psutil.Process]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
-def _cluster_processes() -> list[psutil.Process]:
-    """The daemons and Ray's workers, which are their children."""
-    found = []
-    for daemon in _daemons():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found += [daemon, *daemon.children(recursive=True)]
-    return found
-
-
-def _daemons() -> list[psutil.Process]:
-    """Ray's daemons that live; they are our children."""
-    found = []
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            is_dead = child.status() == psutil.STATUS_ZOMBIE
-            if not is_dead and any("/ray/" in part for part in child.cmdline()):
-                found.append(child)
-    return found
+    daemons.end(processes, EXIT_GRACE_S)
 
 
 def num_gpus() -> int:
@@ -189,6 +167,14 @@ def num_gpus() -> int:
     import ray
 
     return int(ray.cluster_resources().get("GPU", 0))
+
+
+def own_node() -> Node:
+    """Where this process runs."""
+    import ray
+    from ray.util import get_node_ip_address
+
+    return Node(ray.get_runtime_context().get_node_id(), get_node_ip_address())
 
 
 def node_resources() -> list[dict[str, float]]:
@@ -207,13 +193,13 @@ def use_placement_group(placement: Placement, timeout_s: float) -> PlacementGrou
     from ray.util import get_current_placement_group, placement_group
 
     if current := get_current_placement_group():
-        return PlacementGroup(current, owned=False)
+        return PlacementGroup(current, placement, owned=False)
     require_room(placement)
     group = placement_group(placement.bundles, strategy=placement.strategy)
     if not group.wait(timeout_s):
         _remove_group(group)
-        raise PeerUnavailable("others use what the cluster has\n" + placement.describe())
-    return PlacementGroup(group, owned=True)
+        raise PeerUnavailable(f"{NO_ROOM_LEFT}\n{placement.describe()}")
+    return PlacementGroup(group, placement, owned=True)
 
 
 def require_room(placement: Placement) -> None:
@@ -225,9 +211,23 @@ def require_room(placement: Placement) -> None:
 class PlacementGroup:
     """Reserved resources; given back by `remove` if we made the reservation."""
 
-    def __init__(self, handle: RayPlacementGroup, owned: bool) -> None:
+    def __init__(self, handle: RayPlacementGroup, placement: Placement, owned: bool) -> None:
         self.handle = handle
+        self._placement = placement
         self._owned = owned
+
+    def is_whole(self) -> bool:
+        """True if every bundle has a node.
+
+        Raises:
+            PeerUnavailable: one has none, and no node could hold it; says what is missing.
+        """
+        from ray.util import placement_group_table
+
+        if placement_group_table(self.handle)["state"] not in HOMELESS:
+            return True
+        require_room(self._placement)
+        return False
 
     def remove(self) -> None:
         if self._owned:
@@ -266,25 +266,31 @@ class ActorProcess:
         # Ray names a process after its actor's class.
         self._actor = actor(type(name, (ActorHost,), {})).remote(make_body)
 
-    async def open_meeting(self) -> str:
-        """Listen on this process's node for the others of its group; returns `host:port`.
+    async def node(self) -> Node:
+        """Where the process runs, once it does. Raises PeerUnavailable if it died."""
+        node: Node = await _answer(self._actor.node.remote())
+        return node
+
+    async def open_meeting(self, host: str) -> str:
+        """Listen for the others of its group on an address of its node; returns `host:port`.
 
         Raises:
             PeerUnavailable: the process died.
         """
-        return str(await _answer(self._actor.open_meeting.remote()))
+        return str(await _answer(self._actor.open_meeting.remote(host)))
 
-    async def start(self, meeting_place: str | None = None) -> Addresses:
+    async def start(self, host: str, meeting_place: str | None = None) -> Addresses:
         """Make the body and start it.
 
         Args:
+            host: address of its node to listen on.
             meeting_place: where the processes of its group meet, if there are several.
 
         Raises:
             TreeServeError: what the body raised.
             PeerUnavailable: the process died.
         """
-        addresses: Addresses = await _answer(self._actor.start.remote(meeting_place))
+        addresses: Addresses = await _answer(self._actor.start.remote(host, meeting_place))
         return addresses
 
     def kill(self) -> None:
@@ -306,16 +312,17 @@ class ActorHost:
         self._body: ActorBody | None = None
         self._meeting: Meeting | None = None
 
-    def open_meeting(self) -> str:
-        from ray.util import get_node_ip_address
+    def node(self) -> Node:
+        return own_node()
 
-        self._meeting = self._meeting or Meeting.open(get_node_ip_address())
+    def open_meeting(self, host: str) -> str:
+        self._meeting = self._meeting or Meeting.open(host)
         return self._meeting.address
 
-    def start(self, meeting_place: str | None) -> Addresses:
+    def start(self, host: str, meeting_place: str | None) -> Addresses:
         meeting = [] if meeting_place is None else [self._meeting or Meeting.at(meeting_place)]
         self._body = self._body or self._make_body(*meeting)
-        return self._body.start()
+        return self._body.start(host)
 
 
 async def _answer(reference: Awaitable[T]) -> T:

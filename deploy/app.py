@@ -28,9 +28,9 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 
-from actors.errors import PeerError, TreeServeError, UnavailableError
+from actors.errors import PeerError, PeerUnavailable, TreeServeError, UnavailableError
 from actors.verification import Rule
-from cluster import ray_api
+from cluster import daemons, ray_api
 from cluster.config import Config, config_of
 from cluster.launch import MANAGER, Launched, launch
 from cluster.logs import set_up_logging
@@ -87,7 +87,7 @@ class RequestManager:
             vocab_size=description.vocab_size,
             weights_hash=description.weights_hash,
             dtype=description.dtype,
-            drafters=config.drafter_kinds,
+            drafters=config.askable_drafters,
             verifications=tuple(Rule),
             max_places=config.scheduler.max_running_requests + config.scheduler.max_queued_requests,
             max_queued_tokens=config.scheduler.max_queued_tokens,
@@ -234,12 +234,18 @@ def build_application(config: Config, num_starts: int = 1) -> serve.Application:
 def application(arguments: dict[str, Any]) -> serve.Application:
     """For Serve's configuration files: their `args` are a TreeServe configuration.
 
-    Nobody watches such a cluster start, so what fails is tried again.
+    Nobody watches such a cluster start, so what fails is tried again, and if there is no room yet
+    the log says what for; nodes may join.
 
     Raises:
         ConfigError: with every mistake.
     """
-    return build_application(config_of(arguments), num_starts=MANY_STARTS)
+    config = config_of(arguments)
+    try:
+        ray_api.require_room(plan_placement(config, ray_api.num_gpus()))
+    except PeerUnavailable as error:
+        logger.warning("%s; waiting for it", error)
+    return build_application(config, num_starts=MANY_STARTS)
 
 
 def start_serving(config: Config) -> None:
@@ -270,7 +276,7 @@ def stop_serving(grace_s: float) -> None:
     stopping = threading.Thread(target=_shut_down, args=(grace_s,), daemon=True)
     stopping.start()
     deadline = time.monotonic() + grace_s + LAST_WORDS_S + SHUTDOWN_GRACE_S + SERVE_GRACE_S
-    while stopping.is_alive() and time.monotonic() < deadline and ray_api.is_alive():
+    while stopping.is_alive() and time.monotonic() < deadline and daemons.are_alive():
         stopping.join(WATCH_S)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ RETRY_S = 0.2
 QUIET_BREATHS = 5
 """Turns of the event loop without a new request after which no more is waited for: about as many
 lie between a connection's first byte and its request. Where nothing happens, a turn takes 20 us."""
-MAX_BREATHS = 40
-"""Turns in which requests that come are waited for, at most."""
+MAX_GATHER_S = 0.01
+"""How long requests that come are waited for, at most, however busy the loop is."""
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +155,8 @@ class Session:
     async def _gather(self) -> None:
         """Let requests that come in the same breath go together: they share their first step."""
         num_quiet = 0
-        for _ in range(MAX_BREATHS):
+        end_s = time.monotonic() + MAX_GATHER_S
+        while self._groups and time.monotonic() < end_s:
             num_groups = len(self._groups)
             await asyncio.sleep(0)
             num_quiet = num_quiet + 1 if len(self._groups) == num_groups else 0

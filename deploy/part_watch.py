@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from actors.errors import PeerTimeout, PeerUnavailable, UnavailableError
 
@@ -61,16 +62,26 @@ def read_metrics(url: str) -> str:
 
 
 def states_of(metrics: str) -> dict[str, PartState]:
-    """The actors behind a request manager, by the part's name."""
-    up: dict[str, bool] = {}
-    failures: dict[str, int] = {}
+    """The actors behind a request manager, by their names: numbered where there are several."""
+    up: dict[tuple[str, str], bool] = {}
+    failures: dict[tuple[str, str], int] = {}
     for family in text_string_to_metric_families(metrics):
         for sample in family.samples:
             if sample.name == "treeserve_part_up":
-                up[sample.labels["part"]] = sample.value > 0
+                up[_actor(sample)] = sample.value > 0
             elif sample.name == "treeserve_part_failures_total":
-                failures[sample.labels["part"]] = int(sample.value)
-    return {part: PartState(is_up, failures.get(part, 0)) for part, is_up in up.items()}
+                failures[_actor(sample)] = int(sample.value)
+    several = {part for part, index in up if index != "0"}
+    return {
+        f"{part} {index}" if part in several else part: PartState(
+            is_up, failures.get((part, index), 0)
+        )
+        for (part, index), is_up in up.items()
+    }
+
+
+def _actor(sample: Sample) -> tuple[str, str]:
+    return sample.labels["part"], sample.labels["index"]
 
 
 class PartWatch:
@@ -104,7 +115,8 @@ class PartWatch:
         self._known |= seen
 
     def _tell(self, part: str, before: PartState, now: PartState) -> None:
-        name = NAMES.get(part, part)
+        kind, _, index = part.partition(" ")
+        name = f"{NAMES.get(kind, kind)} {index}".rstrip()
         if before.is_up and not now.is_up:
             self._say(f"{name} has failed and is being started again")
         elif now.is_up and not before.is_up:

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 
 from actors.errors import PeerError
-from cluster import ray_api
+from cluster import daemons, ray_api
 from cluster.config import Config, load_config, with_address
 from cluster.kv_memory import check_kv_memory
 from cluster.models import resolve_model
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             with contextlib.suppress(KeyboardInterrupt):
                 _announce(config, has_chat_template(folder), time.monotonic() - started_s)
                 parts = PartWatch(functools.partial(read_metrics, _url(config)), _say)
-                while ray_api.is_alive():
+                while daemons.are_alive():
                     parts.look()
                     time.sleep(WATCH_S)
                 raise PeerError("Ray's daemons have died; nothing can be served any more")

@@ -184,7 +184,7 @@ class RowResult(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., drawn_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., num_top: _Optional[int] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., failed_outputs: _Optional[_Iterable[int]] = ..., undrawn: _Optional[bool] = ...) -> None: ...
 
 class StepReply(_message.Message):
-    __slots__ = ("epoch", "step_id", "results", "forward_s", "sample_s", "noise_hits", "noise_misses", "started_at", "waited_s")
+    __slots__ = ("epoch", "step_id", "results", "forward_s", "sample_s", "noise_hits", "noise_misses", "started_at", "waited_s", "streamed_bytes")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +194,7 @@ class StepReply(_message.Message):
     NOISE_MISSES_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     WAITED_S_FIELD_NUMBER: _ClassVar[int]
+    STREAMED_BYTES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step_id: int
     results: _containers.RepeatedCompositeFieldContainer[RowResult]
@@ -203,7 +204,8 @@ class StepReply(_message.Message):
     noise_misses: int
     started_at: float
     waited_s: float
-    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[RowResult, _Mapping]]] = ..., forward_s: _Optional[float] = ..., sample_s: _Optional[float] = ..., noise_hits: _Optional[int] = ..., noise_misses: _Optional[int] = ..., started_at: _Optional[float] = ..., waited_s: _Optional[float] = ...) -> None: ...
+    streamed_bytes: int
+    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[RowResult, _Mapping]]] = ..., forward_s: _Optional[float] = ..., sample_s: _Optional[float] = ..., noise_hits: _Optional[int] = ..., noise_misses: _Optional[int] = ..., started_at: _Optional[float] = ..., waited_s: _Optional[float] = ..., streamed_bytes: _Optional[int] = ...) -> None: ...
 
 class DraftModelDescription(_message.Message):
     __slots__ = ("name", "vocab_size", "llm_weights_hash", "weights_version", "num_parameters")

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import grpc
 
-from actors import rpc, wire
+from actors import wire
 from actors.messages import LLMDescription, StepMessage, StepReply
 from actors.model_server import ModelServer, run_for_peer
 from actors.model_thread import ModelThread
@@ -47,7 +47,6 @@ class LLMActor(ModelServer):
     def __init__(
         self,
         load: Callable[[], Rank],
-        host: str = rpc.LOOPBACK,
         ports: Iterable[int] = (0,),
     ) -> None:
         thread = ModelThread("the rank")
@@ -56,7 +55,7 @@ class LLMActor(ModelServer):
         register = functools.partial(
             services.add_VerifierServicer_to_server, _Verifier(rank, description, thread)
         )
-        super().__init__({VERIFIER: register}, thread, host, ports)
+        super().__init__({VERIFIER: register}, thread, ports)
 
 
 class _Verifier(services.VerifierServicer):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 
 class LLMConfig(BaseModel):
@@ -18,7 +18,9 @@ class LLMConfig(BaseModel):
         pipeline_parallel: stages that the layers are split into.
         replicas: request managers, each with an LLM of its own; only 1 is built.
         device: of the ranks; `auto` takes GPUs if each rank can have one, else CPUs.
-        offload: where weights live that do not fit; only `none` is built.
+        offload: where weights are streamed from in every pass, if they do not fit the device: `cpu`
+            for host memory, `nvme` for files; `none` leaves them on the device.
+        offload_dir: folder for the files of `nvme`; None is one in TreeServe's cache.
         quantization: of the weights; only `none` is built.
         start_timeout_s: an actor that takes longer to load and answer is given up.
         step_timeout_s: a step that takes longer counts as lost.
@@ -34,7 +36,8 @@ class LLMConfig(BaseModel):
     pipeline_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    offload: Literal["none"] = "none"
+    offload: Literal["none", "cpu", "nvme"] = "none"
+    offload_dir: Annotated[str, Field(min_length=1)] | None = None
     quantization: Literal["none"] = "none"
     start_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
     step_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
@@ -48,7 +51,23 @@ class LLMConfig(BaseModel):
             raise ValueError("several request managers are not built yet; leave it 1")
         return value
 
-    @field_validator("offload", "quantization", mode="before")
+    @field_validator("offload")
+    @classmethod
+    def _whole_layers_only(cls, value: str, info: ValidationInfo) -> str:
+        if value != "none" and info.data.get("tensor_parallel", 1) > 1:
+            raise ValueError(
+                "streamed weights are not split: with llm.tensor_parallel above 1 only 'none' works"
+            )
+        return value
+
+    @field_validator("offload_dir")
+    @classmethod
+    def _files_only(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("offload", "nvme") != "nvme":
+            raise ValueError("only with llm.offload: nvme are there files")
+        return value
+
+    @field_validator("quantization", mode="before")
     @classmethod
     def _not_built(cls, value: object) -> object:
         if value != "none":

@@ -8,7 +8,7 @@ the length of the text (cached keys would be stale), damaged or missing weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -67,6 +67,8 @@ class LoadedModel:
         weights_hash: sha256 over the name and content of every weight file, sorted by name.
         peers: the other ranks of the LLM.
         report: what loading took.
+        take_streamed_bytes: bytes of weights brought to the device since it was last called, by
+            a model whose weights do not stay there.
     """
 
     model: LanguageModel
@@ -77,6 +79,7 @@ class LoadedModel:
     weights_hash: str
     peers: Peers = field(default_factory=Alone)
     report: LoadReport = field(default_factory=LoadReport)
+    take_streamed_bytes: Callable[[], int] = lambda: 0
 
 
 def load_model(path: Path, dtype: torch.dtype, device: torch.device) -> LoadedModel:

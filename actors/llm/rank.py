@@ -154,6 +154,7 @@ class Rank:
             load_s=loaded.report.seconds,
             peak_memory_bytes=loaded.report.peak_memory_bytes,
         )
+        loaded.take_streamed_bytes()  # those of the trials belong to no step
 
     def describe(self) -> LLMDescription:
         return self._description
@@ -240,6 +241,7 @@ class Rank:
             noise_misses=noise_misses,
             started_at=started_at,
             waited_s=self._loaded.peers.take_waited_s(),
+            streamed_bytes=self._loaded.take_streamed_bytes(),
         )
 
     def _verdict(self, rows: Sequence[Row]) -> Verdict:

@@ -53,7 +53,7 @@ class StockModel:
     def __init__(self, model: Foreign, call: Callable[..., Tensor] | None = None) -> None:
         self._model = model
         self._call = call or self._logits
-        self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
+        self.vocab_size: int = model.config.get_text_config().vocab_size
         weight = next(weight for weight in model.parameters() if not weight.is_meta)
         self._device, self._dtype = weight.device, weight.dtype
         self.kv_shape = self._watch()

@@ -28,12 +28,14 @@ class StepCost:
     """Seconds of a step as a linear function of its tokens, learnt as the machine drifts.
 
     Least squares over exponentially forgotten steps. The slope is held near 3 % of a step per
-    token until the steps seen differ enough in size to tell.
+    token until the steps seen differ enough in size to tell: few do where a pass is cheap, and
+    where it is dear (weights that are streamed, large models) the truth is far below.
     """
 
     FORGET = 0.98
     PRIOR_SLOPE = 0.03
     PRIOR_WEIGHT = 16.0
+    LEAST_SLOPE = 0.0001
     HICCUP = 3.0
 
     def __init__(self) -> None:
@@ -60,10 +62,10 @@ class StepCost:
     def seconds_per_token(self) -> float:
         """What one more token in a step costs; never nothing."""
         prior = self.PRIOR_SLOPE * self._mean_s
-        slope = (self._covariance + self.PRIOR_WEIGHT * prior) / (
-            self._variance + self.PRIOR_WEIGHT
-        )
-        return max(slope, 0.1 * prior, 1e-9)
+        # Its weight is that of so much spread in all steps together, not in each.
+        weight = self.PRIOR_WEIGHT / max(self._weight, 1.0)
+        slope = (self._covariance + weight * prior) / (self._variance + weight)
+        return max(slope, self.LEAST_SLOPE * self._mean_s, 1e-9)
 
     def seconds(self, num_tokens: int) -> float:
         """Estimate for a step of so many tokens; 0 before anything was observed."""
@@ -279,7 +281,7 @@ class AdaptiveBudget:
     def _observe_asking(self, outcome: StepOutcome) -> None:
         for drafter, num_requests in outcome.answered.items():
             key = drafter, num_requests.bit_length()
-            seconds = outcome.draft_s / num_requests
+            seconds = outcome.asking_s.get(drafter, 0.0) / num_requests
             known = self._asking_s.get(key, seconds)
             # Time varies little: a few answers tell, were it not for the machine's hiccups.
             seconds = min(seconds, StepCost.HICCUP * known)

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from actors.request_manager.drafters import DRAFTERS, SSM
+from actors.request_manager.drafter_names import SSM
+from actors.request_manager.drafters import DRAFTERS
 from actors.verification import Rule
 
 Widths = Annotated[

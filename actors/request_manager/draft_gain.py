@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from actors.request_manager.drafter_names import kind_of
 from actors.request_manager.merge import MergedTree
 
 LEVELS = (0.05, 0.15, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0)
@@ -74,7 +75,7 @@ class Share(NamedTuple):
     """What would not have been in a step without a drafter.
 
     Attributes:
-        num_nodes: drafts that nobody else had proposed.
+        num_nodes: drafts that nobody else had proposed, or only others of its kind after it.
         num_accepted: accepted tokens.
     """
 
@@ -85,9 +86,15 @@ class Share(NamedTuple):
 def share_of(drafter: str, drafts: MergedTree, accepted: Sequence[int]) -> Share:
     """A drafter's share in one request's drafts.
 
+    What several of its kind proposed is the first one's: else all of them would seem of no use.
+
     Args:
         accepted: nodes of the drafts, from the context down.
     """
-    own = [all(who.drafter == drafter for who in node) for node in drafts.proposals]
+    kind = kind_of(drafter)
+    own = [
+        node[0].drafter == drafter and all(kind_of(who.drafter) == kind for who in node)
+        for node in drafts.proposals
+    ]
     depth = next((depth for depth, node in enumerate(accepted) if own[node]), len(accepted))
     return Share(sum(own), len(accepted) - depth)

@@ -10,6 +10,9 @@ What a model of costs would miss counts too: a draft model that works through pr
 caches and cores from the LLM. Judged apart for each size of batch, as a busy LLM makes guesses
 dearer, and for greedy and sampled draws, as these are harder to guess.
 
+Several drafters take turns with their trials: what changes in a step is one drafter's doing. When
+one begins or ceases to be asked, what is known of the others is not true any more.
+
 Counts steps only; the same steps give the same decisions.
 """
 
@@ -50,7 +53,7 @@ class StepOutcome:
         samples: whether most of the draws are sampled, not greedy.
         step_s: seconds in the LLM.
         total_s: seconds from asking the drafters until the next step may begin.
-        draft_s: of these, seconds until the drafters had answered.
+        asking_s: seconds until each drafter that takes time had answered; they answer side by side.
         considered: drafters that might be asked, as far as requests and trials allow it; they may
             have been left out since these requests have better guesses.
         answered: for how many requests each drafter that takes time had guesses.
@@ -64,7 +67,7 @@ class StepOutcome:
     step_s: float
     total_s: float
     samples: bool = False
-    draft_s: float = 0.0
+    asking_s: Mapping[str, float] = field(default_factory=dict)
     considered: Collection[str] = ()
     answered: Mapping[str, int] = field(default_factory=dict)
     drafted: Mapping[str, int] = field(default_factory=dict)
@@ -84,20 +87,40 @@ class DrafterWorth:
     """All drafters' worth, for every size of batch up to a power of two and both kinds of draws."""
 
     def __init__(self) -> None:
-        self._contests: defaultdict[_Kind, dict[str, _Contest]] = defaultdict(dict)
+        self._contests: defaultdict[_Kind, _Contests] = defaultdict(_Contests)
 
     def pays(self, drafter: str, num_draws: int, samples: bool) -> bool:
         """True if the drafter should be considered for the next step."""
-        contests = self._contests[num_draws.bit_length(), samples]
-        return contests.setdefault(drafter, _Contest()).asks
+        return self._contests[num_draws.bit_length(), samples].of(drafter).asks
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a step."""
-        if not outcome.only_decodes:
+        if outcome.only_decodes:
+            self._contests[outcome.num_draws.bit_length(), outcome.samples].observe(outcome)
+
+
+class _Contests:
+    """All drafters at one kind of step, at most one of them on trial."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, _Contest] = {}
+
+    def of(self, drafter: str) -> _Contest:
+        return self._of.setdefault(drafter, _Contest())
+
+    def observe(self, outcome: StepOutcome) -> None:
+        trial = next((name for name, one in self._of.items() if one.is_on_trial), None)
+        if trial is not None:
+            if self._of[trial].observe(outcome, trial):
+                for name, one in self._of.items():
+                    if name != trial:
+                        one.begin_anew()
             return
-        kind = outcome.num_draws.bit_length(), outcome.samples
-        for drafter, contest in self._contests[kind].items():
-            contest.observe(outcome, drafter)
+        for name, one in self._of.items():
+            one.observe(outcome, name)
+        due = max(self._of.values(), key=lambda one: one.num_overdue, default=None)
+        if due is not None and due.num_overdue >= 0:
+            due.begin_trial()
 
 
 class _Arm:
@@ -135,14 +158,23 @@ class _Arm:
 
 
 class _Trial:
-    """What a trial has brought and taken, steps to catch up included."""
+    """What a trial has brought and taken, steps to catch up included.
+
+    Attributes:
+        num_steps: of the trial.
+        num_others: steps meanwhile that took the other arm, as their requests wished.
+    """
 
     def __init__(self) -> None:
         self.num_steps = 0
+        self.num_others = 0
         self._tokens = 0
         self._seconds = 0.0
 
-    def add(self, outcome: StepOutcome) -> None:
+    def add(self, outcome: StepOutcome, is_of_it: bool) -> None:
+        if not is_of_it:
+            self.num_others += 1
+            return
         self.num_steps += 1
         self._tokens += outcome.num_committed
         self._seconds += outcome.total_s
@@ -156,50 +188,80 @@ class _Trial:
 
 
 class _Contest:
-    """One drafter at one kind of step."""
+    """One drafter at one kind of step.
+
+    Attributes:
+        asks: whether the drafter is considered now.
+    """
 
     def __init__(self) -> None:
         self.asks = True
         self._favours = True
+        self._catch_up_left = 0
+        self._trial = _Trial()
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Nothing is known but the favourite."""
         self._arms = {True: _Arm(), False: _Arm()}
         self._steps_left = FIRST_LOOK
         self._run = FIRST_RUN // 2  # doubled by the first trial
-        self._trial = _Trial()
-        self._catch_up_left = 0
 
-    def observe(self, outcome: StepOutcome, drafter: str) -> None:
-        """A step with or without the drafter; a request's own wish may decide it too."""
+    @property
+    def is_on_trial(self) -> bool:
+        return self.asks != self._favours
+
+    @property
+    def num_overdue(self) -> int:
+        """Steps since the run was over; below 0 while it goes on."""
+        return -self._steps_left
+
+    def begin_trial(self) -> None:
+        """Try the other arm, afresh."""
+        self.asks = not self.asks
+        self._arms[self.asks] = _Arm()
+        self._steps_left = TRIAL_STEPS
+        self._trial = _Trial()
+        self._catch_up_left = MAX_CATCH_UP_STEPS if self.asks else 0
+
+    def observe(self, outcome: StepOutcome, drafter: str) -> bool:
+        """A step with or without the drafter; a request's own wish may decide it too.
+
+        Returns:
+            True if the favourite is another one now.
+        """
         asked = drafter in outcome.considered
-        if asked == self.asks != self._favours:
-            self._trial.add(outcome)
+        if self.is_on_trial:
+            self._trial.add(outcome, is_of_it=asked == self.asks)
         if asked and self._catch_up_left:
             self._catch_up_left -= 1
             if not outcome.drafted.get(drafter):
-                return
+                return False
             self._catch_up_left = 0
         self._arms[asked].add(outcome.num_committed, outcome.total_s)
         if asked == self.asks:
             self._steps_left -= 1
-            if self._steps_left <= 0:
-                self._turn()
+        if not self.is_on_trial:
+            return False
+        if self._trial.num_others > LONGEST_TRIAL:  # requests do not allow it
+            self._end_trial(favours=self._favours)
+            return False
+        if self._steps_left > 0:
+            return False
+        if self._is_doubtful and self._trial.num_steps < LONGEST_TRIAL:
+            self._steps_left = TRIAL_STEPS
+            return False
+        return self._end_trial(favours=self._lead > 0.0)
 
-    def _turn(self) -> None:
-        if self.asks == self._favours:  # a run is over: try the other arm, afresh
-            self.asks = not self.asks
-            self._arms[self.asks] = _Arm()
-            self._steps_left = TRIAL_STEPS
-            self._trial = _Trial()
-        elif self._is_doubtful and self._trial.num_steps < LONGEST_TRIAL:
-            self._steps_left = TRIAL_STEPS
-            return
-        else:
-            favours = self._lead > 0.0
-            same = favours == self._favours
-            self._run = min(2 * self._run, LONGEST_RUN) if same else FIRST_RUN
-            self.asks = self._favours = favours
-            self._steps_left = max(self._run, self._trial.steps_to_make_up(self._arms[favours]))
-        if self.asks:
+    def _end_trial(self, favours: bool) -> bool:
+        """Returns True if the favourite is another one now."""
+        changes = favours != self._favours
+        self._run = FIRST_RUN if changes else min(2 * self._run, LONGEST_RUN)
+        self.asks = self._favours = favours
+        self._steps_left = max(self._run, self._trial.steps_to_make_up(self._arms[favours]))
+        if favours and not changes:
             self._catch_up_left = MAX_CATCH_UP_STEPS
+        return changes
 
     @property
     def _lead(self) -> float:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from actors.request_manager.budget import Bar
 from actors.request_manager.config import SpeculationConfig
@@ -18,6 +19,18 @@ logger = logging.getLogger(__name__)
 
 DraftsByRequest = dict[int, dict[str, Draft]]
 """Drafts by request id and drafter name."""
+
+
+class Answers(NamedTuple):
+    """What drafters that were asked together brought.
+
+    Attributes:
+        drafts: of those who answered.
+        seconds: by drafter, until it had answered, or was given up; of several replicas, the last.
+    """
+
+    drafts: DraftsByRequest
+    seconds: Mapping[str, float]
 
 
 class Drafting:
@@ -38,7 +51,7 @@ class Drafting:
 
     async def ask(
         self, tasks: Sequence[DraftTask], wanted: Callable[[str, DraftTask], bool]
-    ) -> DraftsByRequest:
+    ) -> Answers:
         """Drafts for all tasks from all drafters that they allow.
 
         Args:
@@ -46,12 +59,21 @@ class Drafting:
         """
         calls: dict[asyncio.Task[Mapping[int, Draft]], str] = {}
         answered: DraftsByRequest = {}
+        seconds: dict[str, float] = {}
+        clock = asyncio.get_running_loop().time
+        since = clock()
+
+        def note_time(call: asyncio.Task[Mapping[int, Draft]]) -> None:
+            seconds[calls[call]] = clock() - since  # the last replica's stands
+
         for name, replicas in self._drafters.items():
             chosen = [task for task in tasks if task.allows(name) and wanted(name, task)]
             for drafter, part in replicas.split(chosen):
-                calls[asyncio.ensure_future(drafter.draft(part))] = name
+                call = asyncio.ensure_future(drafter.draft(part))
+                calls[call] = name
+                call.add_done_callback(note_time)
         if not calls:
-            return answered
+            return Answers(answered, seconds)
         _, late = await asyncio.wait(calls, timeout=self._deadline_s)
         for call in late:
             call.cancel()
@@ -65,7 +87,7 @@ class Drafting:
                 continue
             for request_id, draft in call.result().items():
                 answered.setdefault(request_id, {})[calls[call]] = draft
-        return answered
+        return Answers(answered, seconds | {calls[call]: clock() - since for call in late})
 
     def note_rejected(self, faults: Iterable[tuple[str, str]]) -> None:
         """Drafts that broke the rules: drafter and reason."""

@@ -30,7 +30,7 @@ from actors.request_manager.outbox import Outbox, Sink
 from actors.request_manager.ports import LLM, Clock, Drafter, Observer
 from actors.request_manager.prefix_reuse import PrefixReuse
 from actors.request_manager.records import Laps, Tally, step_outcome, step_record, traced_rows
-from actors.request_manager.recovery import Fate, fate, restore
+from actors.request_manager.recovery import Fate, judge, restore
 from actors.request_manager.request import Request, State
 from actors.request_manager.scheduler import Scheduler
 from actors.request_manager.settling import (
@@ -337,14 +337,14 @@ class Engine:
         self._healthy.clear()
         self._composer.new_epoch()
         for request in list(self._scheduler.requests()):
-            match fate(request):
+            match judge(request, error):
                 case Fate.ABORTS:
                     self._end(request, FinishReason.ABORT)
                 case Fate.FAILS:
                     why = f"the request's steps failed repeatedly: {error}"
                     self._fail(request, UnavailableError(why))
         self._scheduler.preempt_all()
-        self._adopt(await restore(self._llm, self._refuse))
+        await restore(self._llm, self._adopt, self._refuse)
         self._refusal = None
         self._healthy.set()
         self._wake()

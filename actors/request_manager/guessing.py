@@ -9,11 +9,13 @@ from typing import NamedTuple
 from actors.request_manager.budget import BUDGETS, Acceptance
 from actors.request_manager.config import SpeculationConfig
 from actors.request_manager.draft_gain import share_of
+from actors.request_manager.drafter_names import kind_of
 from actors.request_manager.drafter_worth import StepOutcome
 from actors.request_manager.drafters import DRAFTERS, GRAMMAR
 from actors.request_manager.drafting import Drafting, DraftsByRequest, draft_task
 from actors.request_manager.merge import MergedTree, merge
-from actors.request_manager.ports import Drafter, DraftTask, kind_of
+from actors.request_manager.ports import Drafter, DraftTask
+from actors.request_manager.request import State
 from actors.request_manager.turns import Turn
 
 
@@ -34,6 +36,7 @@ class Guesses:
         considered: names of the drafters that were asked, or might have been.
         answered: for which requests each drafter that takes time had guesses.
         promises: by request id, tokens that were expected before anyone was asked who takes time.
+        asking_s: seconds until each of those who take time had answered.
     """
 
     trees: Mapping[int, MergedTree] = field(default_factory=dict)
@@ -41,6 +44,7 @@ class Guesses:
     considered: Collection[str] = ()
     answered: Mapping[str, Collection[int]] = field(default_factory=dict)
     promises: Mapping[int, float] = field(default_factory=dict)
+    asking_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class Guessing:
@@ -88,10 +92,12 @@ class Guessing:
             if any(_concerns(name, task) for task in tasks)
             and self._considers(name, num_draws, samples)
         }
-        free = await self._drafting.ask(
+        free, _ = await self._drafting.ask(
             tasks,
             lambda name, task: name in considered and name in DRAFTERS and _concerns(name, task),
         )
+        over = {t.request.request_id for t in turns if t.request.state is State.FINISHED}
+        tasks = [task for task in tasks if task.request_id not in over]  # cancelled meanwhile
         trees, faults = self._merge(tasks, free)
         promises = {request_id: tree.promise for request_id, tree in trees.items()}
 
@@ -103,13 +109,13 @@ class Guessing:
             )
             for name in considered - DRAFTERS.keys()
         }
-        drafted = await self._drafting.ask(
+        drafted, asking_s = await self._drafting.ask(
             tasks, lambda name, task: task.request_id in chosen.get(name, ())
         )
         if drafted:
             trees, faults = self._merge(tasks, _joined(free, drafted))
         self._drafting.note_rejected(faults)
-        return Guesses(trees, samples, considered, _by_drafter(drafted), promises)
+        return Guesses(trees, samples, considered, _by_drafter(drafted), promises, asking_s)
 
     def choose(
         self, trees: Mapping[int, MergedTree], turns: Sequence[Turn], room: int

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from actors.request_manager.drafter_names import kind_of
 from actors.request_manager.ports import Draft
 from actors.tree import CONTEXT, TokenTree
 from actors.verification import NodeDraws, Rule, restricted_draws
@@ -183,13 +184,17 @@ def _combined(
 ) -> tuple[float, ...]:
     """Each node's acceptance given its parent's, from all its proposals.
 
-    Noisy-or: 1 - Π (1 - estimate), as if each proposer had its own chance to be right. At most one
-    child of a node can be accepted, so siblings that sum to more than one are scaled to sum to it.
+    Noisy-or: 1 - Π (1 - estimate), as if each kind of proposer had its own chance to be right; of
+    one kind, whose members are right and wrong together, the surest counts. At most one child of a
+    node can be accepted, so siblings that sum to more than one are scaled to sum to it.
     """
-    raw = [
-        1.0 - math.prod(1.0 - estimate(who.drafter, depth, who.score) for who in node)
-        for node, depth in zip(proposals, tree.depths, strict=True)
-    ]
+    raw = []
+    for node, depth in zip(proposals, tree.depths, strict=True):
+        best: dict[str, float] = {}
+        for who in node:
+            kind, chance = kind_of(who.drafter), estimate(who.drafter, depth, who.score)
+            best[kind] = max(chance, best.get(kind, 0.0))
+        raw.append(1.0 - math.prod(1.0 - chance for chance in best.values()))
     sums = [0.0] * (len(tree) + 1)  # the context's children are summed in the last entry
     for parent, score in zip(tree.parents, raw, strict=True):
         sums[parent] += score

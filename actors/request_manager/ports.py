@@ -12,6 +12,7 @@ from typing import Protocol
 from actors.errors import PeerError
 from actors.messages import LLMDescription, StepMessage, StepReply
 from actors.request_manager.depth_counts import DepthCounts
+from actors.request_manager.drafter_names import kind_of
 from actors.request_manager.generation import FinishReason
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree
@@ -40,11 +41,6 @@ class LLM(Protocol):
         Raises:
             PeerError: they cannot be brought back.
         """
-
-
-def kind_of(drafter: str) -> str:
-    """What a drafter is: `ssm` for the one that is named `ssm-1`."""
-    return drafter.partition("-")[0]
 
 
 @dataclass(frozen=True)

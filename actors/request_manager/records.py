@@ -132,7 +132,7 @@ def step_outcome(
         step_s=phase_s["step"],
         total_s=sum(phase_s.values()) + learning_s,
         samples=guesses.samples,
-        draft_s=phase_s["draft"],
+        asking_s=guesses.asking_s,
         considered=guesses.considered,
         answered={name: len(ids) for name, ids in guesses.answered.items()},
         drafted=tally.drafted,

@@ -24,10 +24,6 @@ class Replicas:
     drafters: Sequence[Drafter]
     _places: dict[int, int] = field(default_factory=dict)  # by request id
 
-    @property
-    def name(self) -> str:
-        return self.drafters[0].name
-
     def split(self, tasks: Sequence[DraftTask]) -> list[tuple[Drafter, list[DraftTask]]]:
         """Who is to be asked for what; those without a task are left out."""
         if len(self.drafters) == 1:

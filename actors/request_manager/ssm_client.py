@@ -26,7 +26,7 @@ from actors.errors import (
     TreeServeError,
 )
 from actors.request_manager.draft_sessions import DraftSessions
-from actors.request_manager.drafters import SSM
+from actors.request_manager.drafter_names import SSM
 from actors.request_manager.ports import Draft, DraftTask
 from actors.rpc_stream import OrderedStream
 from protos import speculation_pb2 as pb
@@ -197,7 +197,7 @@ class SSMDrafter:
         """Go on without the draft model, and begin to bring it back."""
         if peer is not self._peer:
             return
-        logger.warning("the draft model is lost, requests run on without it: %s", error)
+        logger.warning("%s is lost, requests run on without it: %s", self.name, error)
         self._peer = None
         self._num_late = 0
         self._sessions.reset()
@@ -212,9 +212,9 @@ class SSMDrafter:
             try:
                 peer = await self._connect()
             except TreeServeError as error:
-                logger.warning("the draft model could not be brought back: %s", error)
+                logger.warning("%s could not be brought back: %s", self.name, error)
             else:
-                logger.warning("the draft model is back")
+                logger.warning("%s is back", self.name)
                 self._peer = peer
                 return
 

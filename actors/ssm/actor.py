@@ -11,7 +11,7 @@ from typing import Protocol
 
 import grpc
 
-from actors import draft_wire, rpc
+from actors import draft_wire
 from actors.bounds import check_bounds
 from actors.drafts import DraftModelDescription, DraftReply, DraftRequest
 from actors.model_server import ModelServer, run_for_peer
@@ -45,7 +45,6 @@ class SSMActor(ModelServer):
     def __init__(
         self,
         load: Callable[[], Drafting],
-        host: str = rpc.LOOPBACK,
         ports: Iterable[int] = (0,),
     ) -> None:
         thread = ModelThread("the draft model")
@@ -54,7 +53,7 @@ class SSMActor(ModelServer):
         register = functools.partial(
             services.add_SpeculatorServicer_to_server, _Speculator(model, description, thread)
         )
-        super().__init__({SPECULATOR: register}, thread, host, ports)
+        super().__init__({SPECULATOR: register}, thread, ports)
 
 
 class _Speculator(services.SpeculatorServicer):

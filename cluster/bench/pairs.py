@@ -4,13 +4,13 @@
                                          [--prompts FILE]
 
 One pair answers the same prompts twice: with the configuration's speculation, and plainly. As many
-streams as the batch has rows are kept open, each asking for several answers one after the other:
-under speculation some answers are over sooner, and with one answer a stream (`--per-stream 1`) the
-batch would run empty under one arm and stay full under the other. The arms take turns to be first,
-and the batch sizes take turns too, so that a machine that drifts does so under all of them. Every
-prompt is computed once before its pair: the arms find equal KV to reuse. Every answer has the same
-number of tokens. Prints for each batch size the median of the pairs' throughput ratios with a
-bootstrap interval, then one JSON line.
+streams as the batch has rows are kept open, each asking for one answer after the other. What counts
+is the tokens that come before the first stream finds nothing more to ask, as long as the batch is
+full: under speculation some answers are over sooner, plainly all end together. The arms take turns
+to be first, and the batch sizes take turns too, so that a machine that drifts does so under all of
+them. Every prompt is computed once before its pair: the arms find equal KV to reuse. Every answer
+has the same number of tokens. Prints for each batch size the median of the pairs' throughput ratios
+with a bootstrap interval, then one JSON line.
 """
 
 from __future__ import annotations
@@ -52,14 +52,21 @@ Ask = Callable[[Prompt, int, Mapping[str, Any]], Awaitable[RawAnswer]]
 
 @dataclass(frozen=True)
 class Run:
-    """One arm of one pair."""
+    """One arm of one pair.
 
-    seconds: float
+    Attributes:
+        begun_s, full_until_s: of the time in which the batch was full, by the monotonic clock.
+    """
+
+    begun_s: float
+    full_until_s: float
     answers: Sequence[RawAnswer]
 
     @property
     def tokens_per_s(self) -> float:
-        return sum(answer.num_tokens for answer in self.answers) / self.seconds
+        """While the batch was full."""
+        num_tokens = sum(answer.tokens_by(self.full_until_s) for answer in self.answers)
+        return num_tokens / (self.full_until_s - self.begun_s)
 
 
 @dataclass
@@ -113,14 +120,16 @@ async def run_arm(
     more = {"speculation": dict(ARMS[arm]), "return_token_ids": True}
     waiting = iter(enumerate(prompts))
     answers: dict[int, RawAnswer] = {}
+    ends: list[float] = []
 
     async def stream() -> None:
         for place, prompt in waiting:
             answers[place] = await ask(prompt, max_tokens, more)
+        ends.append(time.monotonic())
 
     since = time.monotonic()
     await asyncio.gather(*(stream() for _ in range(num_streams)))
-    return Run(time.monotonic() - since, [answers[place] for place in range(len(prompts))])
+    return Run(since, min(ends), [answers[place] for place in range(len(prompts))])
 
 
 async def run_pairs(
@@ -177,6 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         )
     report = {batch: found.summary() for batch, found in pairs.items()}
+    print(f"{len(set(map(tuple, prompts)))} different prompts")
     print(f"{'batch':>6}" + "".join(f"{column:>21}" for column in COLUMNS))
     for batch, figures in report.items():
         print(f"{batch:>6}" + "".join(f"{figures[column]:21.3f}" for column in COLUMNS))

@@ -26,10 +26,12 @@ class RawAnswer:
     Attributes:
         first_token_s: from sending to the first token.
         data: all that came.
+        arrivals: when a piece came, by the monotonic clock, and how much had come then.
     """
 
     first_token_s: float
     data: bytes
+    arrivals: Sequence[tuple[float, int]] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -50,6 +52,11 @@ class RawAnswer:
             for token in choice.get("token_ids") or ()
         )
 
+    def tokens_by(self, time_s: float) -> int:
+        """How many had come by then, if the request asked for their ids."""
+        size = max((size for at_s, size in self.arrivals if at_s <= time_s), default=0)
+        return len(RawAnswer(self.first_token_s, self.data[:size]).token_ids)
+
     def _last(self, field: str) -> dict[str, Any]:
         found: dict[str, Any] = next(
             chunk[field] for chunk in reversed([*self._chunks()]) if chunk.get(field)
@@ -57,8 +64,8 @@ class RawAnswer:
         return found
 
     def _chunks(self) -> Iterator[dict[str, Any]]:
-        for line in self.data.splitlines():
-            if line.startswith(b"data: {"):
+        for line in self.data.splitlines(keepends=True):
+            if line.startswith(b"data: {") and line.endswith(b"\n"):
                 yield json.loads(line[len(b"data: ") :])
 
 
@@ -94,12 +101,14 @@ async def stream_completion(
         sent_s = time.monotonic()
         writer.write(head.encode() + content)
         first_token_s, data = None, bytearray()
+        arrivals: list[tuple[float, int]] = []
         while piece := await reader.read(65536):
             data += piece
+            arrivals.append((time.monotonic(), len(data)))
             if first_token_s is None and TEXT in data:
-                first_token_s = time.monotonic() - sent_s
+                first_token_s = arrivals[-1][0] - sent_s
     finally:
         writer.close()
     if first_token_s is None or END not in data:
         raise PeerError(f"the stream broke off: {data[-200:].decode(errors='replace')}")
-    return RawAnswer(first_token_s, bytes(data))
+    return RawAnswer(first_token_s, bytes(data), arrivals)

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import multiprocessing
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
 from actors.llm.parallel.grid import Grid
 from actors.llm.parallel.meeting import Meeting
 from actors.llm.rank import RankOptions
+from actors.messages import StepReply
 from actors.request_manager.clients import LLMClient
 
 PATIENCE_S = 120.0
@@ -69,11 +70,14 @@ class SplitRanks:
 
 @contextlib.asynccontextmanager
 async def client_of(
-    ranks: SplitRanks, step_timeout_s: float = PATIENCE_S
+    ranks: SplitRanks,
+    step_timeout_s: float = PATIENCE_S,
+    on_reply: Callable[[int, StepReply], None] | None = None,
 ) -> AsyncIterator[LLMClient]:
     """A client of ranks that are started for it, and started again when it asks."""
     try:
-        client = LLMClient(await ranks.start(), ranks.start, step_timeout_s, PATIENCE_S)
+        addresses = await ranks.start()
+        client = LLMClient(addresses, ranks.start, step_timeout_s, PATIENCE_S, on_reply)
         yield client
         await client.close()
     finally:

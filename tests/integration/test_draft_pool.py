@@ -58,6 +58,15 @@ def drafted(running: Launched) -> dict[str, float]:
     return {line.split('drafter="')[1].split('"')[0]: float(line.split()[-1]) for line in found}
 
 
+def all_up(running: Launched) -> bool:
+    """Whether every draft model works, and has been taken back."""
+    lines = running.metrics.text().splitlines()
+    found = [line for line in lines if line.startswith("treeserve_part_up{")]
+    drafters = running.engine._guessing._drafting._drafters
+    away = [one.is_away for name in ("ssm-0", "ssm-1") for one in drafters[name].drafters]
+    return len(found) == 4 and all(line.endswith(" 1.0") for line in found) and not any(away)
+
+
 async def test_a_pool_drafts_together_and_outlives_its_replicas(
     server: Server, draft_path: Path
 ) -> None:
@@ -80,11 +89,17 @@ async def test_a_pool_drafts_together_and_outlives_its_replicas(
 
         pids = own()
         assert len(pids) == 3
-        victims = sorted(pids)[:2]
-        killing = [collect(running, asked[0], kill=victims), *(collect(running, o) for o in asked)]
-        assert await asyncio.gather(*killing) == [plain[0], *plain]
-        await asyncio.to_thread(wait_until, lambda: len(own() - set(victims)) == 3)
-        assert await asyncio.gather(*(collect(running, one) for one in asked)) == plain
+        victims = {max(pids)}
+        for _ in range(2):  # one replica; then, with all of it, a whole model
+            killing = [collect(running, asked[0], kill=victims)]
+            killing += [collect(running, one) for one in asked]
+            assert await asyncio.gather(*killing) == [plain[0], *plain]
+            await asyncio.to_thread(wait_until, lambda: all_up(running))
+            assert len(own()) == 3 and not own() & victims
+            counts = drafted(running)
+            assert await asyncio.gather(*(collect(running, one) for one in asked)) == plain
+            assert all(drafted(running)[name] > counts[name] for name in ("ssm-0", "ssm-1"))
+            victims = own()
 
         weighed = requests(SpeculationOptions(verification="mss"))
         answers = await asyncio.gather(*(collect(running, one) for one in weighed))

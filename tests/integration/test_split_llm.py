@@ -128,9 +128,28 @@ async def test_the_parts_together_say_what_the_whole_says(folder, whole, shards,
     assert sum(sum(step.accepted.values()) for step in watcher.steps) > 5
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "opt", "qwen2"])
+@pytest.mark.parametrize(("shards", "stages"), [(3, 1), (1, 2)])
+async def test_in_bfloat16_drafts_and_neighbours_change_nothing(folder, shards, stages):
+    """Nor do stages; shards add up in an order of their own."""
+    asked = replace(options(folder, shards, stages), dtype="bfloat16")
+    if not load_rank(asked).describe().batch_invariant:
+        pytest.skip("rows depend on each other here, whole or split")
+    async with (
+        client_of(SplitRanks(asked, shards, stages)) as client,
+        engine_over(client, Watcher(), max_batch_tokens=16, num_groups=stages) as engine,
+    ):
+        assert all(rank.batch_invariant for rank in client.descriptions)
+        given = await texts(engine)
+    half = len(given) // 2
+    assert given[:half] == given[half:]
+    if shards == 1:
+        assert given == await texts_of_one_rank(asked, NUM_TOKENS)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "gpt_neox", "opt", "qwen2"])
 async def test_models_of_other_families_are_split_too(tmp_path, family):
-    """Those without a fused forward pass as well; windows, biases, learnt positions, joined QKV."""
+    """Those without a fused forward pass as well; windows, biases, learnt positions, joined QKV,
+    weights that have other names in their files."""
     tiny_model(family).save_pretrained(tmp_path)
     asked = RankOptions(
         tmp_path, family, "float64", kv_block_tokens=4, kv_memory_bytes=1 << 20, llm=ONE_THREAD

@@ -15,14 +15,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
+from dashboard import PATIENCE_S, Dashboard, wait_until
 
 from cluster import ray_api
 from cluster.bench.server import free_port
@@ -30,19 +30,10 @@ from deploy.environment import prepare_environment
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="no redis-server")
 
-PATIENCE_S = 180.0
 RAY = str(Path(sys.executable).with_name("ray"))
 MARK = "TREESERVE_TEST_MARK"
 RECONNECT_S = "600"
 """How long a worker waits for its head: KubeRay sets as much."""
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        if time.monotonic() > deadline:
-            raise TimeoutError("the condition never held")
-        time.sleep(0.5)
 
 
 class Cluster:
@@ -52,7 +43,8 @@ class Cluster:
         self._folder = folder
         self._mark = secrets.token_hex(8)
         self._token = secrets.token_hex(32)
-        self.gcs, self.dashboard, self.redis = free_port(), free_port(), free_port()
+        self.gcs, self.http, self.redis = free_port(), free_port(), free_port()
+        self.dashboard = Dashboard(f"127.0.0.1:{self.http}", self._token)
         self._head: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -63,29 +55,17 @@ class Cluster:
     def start_head(self) -> None:
         self._head = self._ray(
             *("--head", "--num-cpus", "0", "--port", str(self.gcs)),
-            *("--dashboard-host", "127.0.0.1", "--dashboard-port", str(self.dashboard)),
+            *("--dashboard-host", "127.0.0.1", "--dashboard-port", str(self.http)),
             *("--ray-client-server-port", str(free_port())),
             RAY_REDIS_ADDRESS=f"127.0.0.1:{self.redis}",
         )
-        wait_until(self._answers)
+        wait_until(self.dashboard.answers)
 
     def kill_head(self) -> None:
         """Everything that the head's pod would hold; the worker's processes are left alone."""
         assert self._head is not None
         os.killpg(self._head.pid, signal.SIGKILL)
         self._head.wait()
-
-    def put(self, config: dict[str, Any]) -> None:
-        self._ask("PUT", config).raise_for_status()
-        wait_until(lambda: self.status() == "RUNNING")
-
-    def status(self) -> str:
-        """Of the application; empty while the dashboard does not know."""
-        with contextlib.suppress(httpx.HTTPError):
-            answer = self._ask("GET")
-            if answer.status_code == httpx.codes.OK:
-                return str(answer.json()["applications"].get("treeserve", {}).get("status", ""))
-        return ""
 
     def processes(self, title: str = "") -> list[psutil.Process]:
         found = []
@@ -100,22 +80,6 @@ class Cluster:
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-
-    def _answers(self) -> bool:
-        try:
-            return self._ask("GET").status_code == httpx.codes.OK
-        except httpx.HTTPError:
-            return False
-
-    def _ask(self, method: str, config: dict[str, Any] | None = None) -> httpx.Response:
-        return httpx.request(
-            method,
-            f"http://127.0.0.1:{self.dashboard}/api/serve/applications/",
-            json=config,
-            headers={"Authorization": f"Bearer {self._token}"},
-            timeout=60.0,
-            trust_env=False,
-        )
 
     def _ray(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
         common = (
@@ -162,20 +126,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def serve_config(model: Path, port: int) -> dict[str, Any]:
-    application = {
-        "name": "treeserve",
-        "route_prefix": "/",
-        "import_path": "deploy.app:application",
-        "args": {
-            "model": {"path": str(model), "dtype": "float32"},
-            "llm": {"device": "cpu", "num_threads": 1},
-            "scheduler": {"kv_memory_bytes": 8_000_000},
-            "api": {"port": port},
-        },
-        "deployments": [{"name": "Ingress", "ray_actor_options": {"num_cpus": 0.1}}],
+def configuration(model: Path, port: int) -> dict[str, Any]:
+    return {
+        "model": {"path": str(model), "dtype": "float32"},
+        "llm": {"device": "cpu", "num_threads": 1},
+        "scheduler": {"kv_memory_bytes": 8_000_000},
+        "api": {"port": port},
     }
-    return {"proxy_location": "Disabled", "applications": [application]}
 
 
 def ask(port: int, num_tokens: int) -> httpx.Response:
@@ -198,7 +155,7 @@ def answer(port: int, num_tokens: int) -> str:
 
 def test_a_head_that_dies_under_streams(cluster: Cluster, tiny_model: Path) -> None:
     port = free_port()
-    cluster.put(serve_config(tiny_model, port))
+    cluster.dashboard.put(configuration(tiny_model, port), {"num_cpus": 0.1})
     (manager,) = cluster.processes("RequestManager")
     alone = answer(port, 1500)
     texts: list[str] = []
@@ -211,7 +168,7 @@ def test_a_head_that_dies_under_streams(cluster: Cluster, tiny_model: Path) -> N
         thread.join()
     assert texts == [alone] * 4
     cluster.start_head()
-    wait_until(lambda: cluster.status() == "RUNNING")
+    wait_until(lambda: cluster.dashboard.status() == "RUNNING")
     assert answer(port, 1500) == alone
     assert manager.is_running()
     # The new head does a head's work: what dies is replaced.

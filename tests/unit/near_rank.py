@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import torch
@@ -13,10 +13,11 @@ from actors.llm.loading import LoadedModel, wrap
 from actors.llm.rank import Rank
 from actors.messages import LLMDescription, StepMessage, StepReply
 from actors.request_manager.config import SchedulerConfig, SpeculationConfig
+from actors.request_manager.drafter_names import kind_of
 from actors.request_manager.drafters.prompt_lookup import PromptLookup
 from actors.request_manager.engine import Engine
 from actors.request_manager.generation import GenerationEvent, GenerationRequest, StopConditions
-from actors.request_manager.ports import LLM, Drafter, kind_of
+from actors.request_manager.ports import LLM, Drafter
 from actors.sampling import SamplingParams
 from actors.verification import Rule
 from actors.vocabulary import Vocabulary
@@ -34,14 +35,18 @@ PROMPTS = [[3, 4, 5, 3, 4], [7] * 9, list(range(10, 30)), [3, 9, 3, 9, 3], [1, 2
 class NearRank:
     """The ranks' port, with the rank in this very process."""
 
-    def __init__(self, rank: Rank) -> None:
+    def __init__(
+        self, rank: Rank, on_step: Callable[[StepMessage], object] = lambda message: None
+    ) -> None:
         self._rank = rank
+        self._on_step = on_step
 
     async def describe(self) -> LLMDescription:
         return self._rank.describe()
 
     async def step(self, message: StepMessage) -> StepReply:
         await asyncio.sleep(0)
+        self._on_step(message)
         return self._rank.step(message)
 
     async def lost(self) -> PeerError:

@@ -18,6 +18,7 @@ from scipy import stats
 from actors.llm import ruled_draws
 from actors.llm.loading import LoadedModel, wrap
 from actors.llm.rank import Rank
+from actors.messages import Row
 from actors.noise import NoiseSource, draft_stream
 from actors.request_manager.drafters.prompt_lookup import PromptLookup
 from actors.request_manager.generation import SpeculationOptions
@@ -50,13 +51,21 @@ class PairModel:
         self.name = f"ssm-{place}"
         noise = NoiseSource(VOCAB_SIZE)
         self._ranker = CandidateRanker(torch.arange(VOCAB_SIZE), VOCAB_SIZE, noise, place)
-        self._table = torch.randn(VOCAB_SIZE, VOCAB_SIZE, generator=torch.manual_seed(8))
+        generator = torch.Generator().manual_seed(8 + place)
+        self._table = torch.randn(VOCAB_SIZE, VOCAB_SIZE, generator=generator)
 
     async def draft(self, tasks: Sequence[DraftTask]) -> Mapping[int, Draft]:
         return {task.request_id: self._draft(task) for task in tasks}
 
     def forget(self, request_id: int) -> None:
         """Nothing is kept."""
+
+    def chances(self, token: int) -> np.ndarray:
+        """[vocab] what it draws from after a token, for the requests here."""
+        logits = self._table[token].clone()
+        for biased, bias in BIAS:
+            logits[biased] += bias
+        return torch.softmax(logits / 2.0, -1).numpy()
 
     def _draft(self, task: DraftTask) -> Draft:
         rules = DrawRules(task.sampling, task.prompt_len, verification=task.verification)
@@ -74,11 +83,13 @@ class PairModel:
 
 
 @asynccontextmanager
-async def serving(rule: Rule, models: Sequence[PairModel] = ()):
+async def serving(rule: Rule, models: Sequence[PairModel] = (), rows: list[Row] | None = None):
+    """With one draft model, or these; `rows` is given what the rank is sent."""
     loaded = LoadedModel(
         wrap(tiny_model("llama-yarn")), torch.float64, torch.device("cpu"), 256, 0, "none"
     )
-    llm = NearRank(Rank(loaded, "tiny", 1200, 4))
+    sent = [] if rows is None else rows
+    llm = NearRank(Rank(loaded, "tiny", 1200, 4), lambda message: sent.extend(message.rows))
     async with engine_over(
         llm,
         Watcher(),
@@ -95,9 +106,9 @@ def asked(seed: int, max_tokens: int = 3, temperature: float = 2.0, **more):
     return ask(PROMPT, max_tokens, sampling=sampling, **more)
 
 
-async def sampled(rule: Rule, models: Sequence[PairModel] = ()):
+async def sampled(rule: Rule, models: Sequence[PairModel] = (), rows: list[Row] | None = None):
     """The events of all seeds."""
-    async with serving(rule, models) as engine:
+    async with serving(rule, models, rows) as engine:
         return await answers(engine, [asked(seed) for seed in range(NUM_SAMPLES)])
 
 
@@ -140,9 +151,17 @@ async def test_consecutive_tokens_are_drawn_as_often_as_due(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", [Rule.MSS, Rule.SPECTR])
 async def test_drafts_of_two_models_are_tried_one_after_the_other(rule: Rule) -> None:
-    events = await sampled(rule, [PairModel(0), PairModel(1)])
+    models, rows = [PairModel(0), PairModel(1)], []
+    events = await sampled(rule, models, rows)
     assert p_value(events) > 1e-3
     assert num_accepted(events) > NUM_SAMPLES // 3
+    weighed = [row for row in rows if row.draws]
+    assert len(weighed) > NUM_SAMPLES // 3
+    for row in weighed:
+        drawn = [one.draws for one in row.draws if one.node == 0]
+        for model, draws in zip(models, drawn, strict=True):
+            chances = model.chances(row.tree.token_ids[0])[list(draws.support_ids)]
+            assert draws.probabilities == pytest.approx(chances / chances.sum(), abs=1e-5)
 
 
 async def test_typical_changes_the_distribution() -> None:

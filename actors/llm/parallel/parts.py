@@ -66,6 +66,7 @@ class FusedPart:
         norm: Tensor = skeleton.body.norm.weight.detach()
         if grid.is_last_stage:
             self._head = precise_product(weights_of(skeleton.head))
+            _let_go(skeleton.head)
         shape = decoder_shape(self._config, first_layer, num_layers)
         self.kv_shape = shape.kv
         self._decoder = new_decoder(
@@ -78,8 +79,9 @@ class FusedPart:
         self.add_layer(first_layer)
 
     def add_layer(self, layer: Foreign) -> None:
-        """The next layer; nothing of it is kept."""
+        """The next layer; nothing of it is kept, nor left in it."""
         weights = take_layer(layer, self._config)
+        _let_go(layer)  # what was joined is there twice
         self._decoder.add_layer(weights if self._grid.shard == 0 else _without_sum_biases(weights))
 
     def forward(self, batch: StepBatch, cache: KVCache, hidden: Tensor | None) -> Tensor:
@@ -89,6 +91,11 @@ class FusedPart:
         if self._head is None:
             return hidden
         return self._head(hidden.index_select(0, batch.outputs))
+
+
+def _let_go(module: nn.Module) -> None:
+    """Free its weights, but for those that are used elsewhere."""
+    module.to_empty(device="meta")
 
 
 def _without_sum_biases(weights: LayerWeights) -> LayerWeights:

@@ -1,4 +1,5 @@
-"""One of the several ranks of an LLM, from its place in the grid to a rank that runs steps."""
+"""One of the several ranks of an LLM, or one that streams its weights: from its place in the grid
+to a rank that runs steps."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from actors.llm.loading import DTYPES
+from actors.llm.offload.opening import open_stream
 from actors.llm.parallel.grid import Grid
 from actors.llm.parallel.meeting import Meeting
 from actors.llm.parallel.stage_loading import load_stage
@@ -26,12 +28,15 @@ def load_rank_of_several(options: RankOptions, grid: Grid, meeting: Meeting) -> 
     device = torch.device(options.device)
     world = World.join(grid, meeting, options.llm.start_timeout_s, device)
     on_cpu = device.type == "cpu"
-    # Ranks of a machine work at the same time, on the same cores.
-    shared_threads = max(1, (os.cpu_count() or 1) // world.num_local)
-    num_threads = options.llm.num_threads or (shared_threads if on_cpu else None)
+    num_threads = options.llm.num_threads
+    if num_threads is None and on_cpu and grid.num_ranks > 1:
+        # Ranks of a machine work at the same time, on the same cores.
+        num_threads = max(1, (os.cpu_count() or 1) // world.num_local)
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     if not grid.answers:
         options = replace(options, vocabulary=None)  # draws nothing, so needs no grammars
-    loaded = load_stage(options.path, DTYPES[options.dtype], device, world)
+    dtype = DTYPES[options.dtype]
+    stream = open_stream(options.llm, dtype, device, world)
+    loaded = load_stage(options.path, dtype, device, world, stream)
     return make_rank(loaded, options, world.num_local if on_cpu else 1)

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming, rename_source_key
 
 from actors.errors import ModelError
 from actors.llm.fused_llama import Foreign
@@ -52,6 +54,18 @@ class Skeleton:
         self.embedding_name = names[self.embedding]
         self.head_name = names[self.head]
         self.width: int = config.hidden_size
+        self._names = self.model.state_dict()
+        self._renamings = [
+            change
+            for change in get_model_conversion_mapping(self.model)
+            if isinstance(change, WeightRenaming)
+        ]
+
+    def weight_name(self, stored: str) -> str:
+        """What the model calls a weight, by its name in a file."""
+        prefix = self.model.base_model_prefix
+        name: str = rename_source_key(stored, self._renamings, [], prefix, self._names)[0]
+        return name
 
     @property
     def embedding(self) -> Foreign:

@@ -2,14 +2,17 @@
 
 The model is built without weights. Those of the rank's own stage are then read layer by layer, and
 each layer is cut to the rank's shard before the next is read, so no rank ever holds the whole
-model, nor its whole stage. Weights are found by the names that the model's modules have: files
-that name them otherwise are refused.
+model, nor its whole stage. Where weights are streamed, each layer is handed over instead of being
+cut. Weights are found by the names that the model's modules have, or by those that transformers
+knows for them; files whose tensors it would have to convert are refused.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,17 +23,29 @@ from actors.errors import ModelError
 from actors.llm.fused_llama import Foreign
 from actors.llm.load_report import begin_report
 from actors.llm.loading import LoadedModel, can_be_fused, max_context, read_config
+from actors.llm.offload.pieces import ReadRows, SlicedHead, StoredEmbedding
+from actors.llm.offload.streaming import OpenStream, PieceSizes, Streaming
 from actors.llm.parallel.grid import split_layers
 from actors.llm.parallel.parts import FusedPart, Part, StockPart
 from actors.llm.parallel.sharding import Sharding
 from actors.llm.parallel.skeleton import Placeholder, Skeleton
 from actors.llm.parallel.stage_model import StageModel
 from actors.llm.parallel.world import World
+from actors.llm.peers import Alone
 from actors.weight_files import hash_files, weight_files
 
 
-def load_stage(path: Path, dtype: torch.dtype, device: torch.device, world: World) -> LoadedModel:
+def load_stage(
+    path: Path,
+    dtype: torch.dtype,
+    device: torch.device,
+    world: World,
+    stream: OpenStream | None = None,
+) -> LoadedModel:
     """Load this rank's part of the model in a folder; the other ranks load theirs beside it.
+
+    Args:
+        stream: gives what streams the weights, if they are not to stay on the device.
 
     Raises:
         ModelError: the model cannot be served, or not by so many ranks; says why.
@@ -41,20 +56,24 @@ def load_stage(path: Path, dtype: torch.dtype, device: torch.device, world: Worl
         context = max_context(config)
         files = weight_files(path)
         skeleton = Skeleton(config, dtype)
-        loader = _StageLoader(skeleton, WeightReader(files, dtype, device), world)
+        reader = WeightReader(files, dtype, device, skeleton.weight_name)
+        loader = _StageLoader(skeleton, reader, world, stream)
         model = loader.load(dtype)
     except ModelError as error:
         raise ModelError(f"{path.name} cannot be served: {error}") from error
-    return LoadedModel(
+    loaded = LoadedModel(
         model,
         dtype,
         device,
         context,
         skeleton.num_parameters,
         hash_files(files) if world.grid.answers else "",
-        world,
+        world if world.grid.num_ranks > 1 else Alone(),
         end_report(loader.num_held),
     )
+    if loader.streaming is None:
+        return loaded
+    return replace(loaded, take_streamed_bytes=loader.streaming.take_streamed_bytes)
 
 
 class WeightReader:
@@ -63,27 +82,35 @@ class WeightReader:
     Args:
         files: safetensors.
         dtype, device: of what is read.
+        rename: gives the name by which a tensor is asked for, from the one in its file.
     """
 
-    def __init__(self, files: list[Path], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        files: list[Path],
+        dtype: torch.dtype,
+        device: torch.device,
+        rename: Callable[[str], str],
+    ) -> None:
         self.device = device
         self._dtype = dtype
-        self._file_of: dict[str, Path] = {}
+        self._places: dict[str, tuple[Path, str]] = {}
         try:
             for file in files:
                 with safe_open(file, "pt") as content:
-                    self._file_of.update(dict.fromkeys(content.keys(), file))
+                    names = content.keys()
+                self._places.update((rename(name), (file, name)) for name in names)
         except (OSError, SafetensorError) as error:
             raise ModelError(f"its weights cannot be read: {error}") from error
 
     def __contains__(self, name: str) -> bool:
-        return name in self._file_of
+        return name in self._places
 
     def fill(self, module: nn.Module, names: Mapping[str, str]) -> None:
         """Give a module weights.
 
         Args:
-            names: what they are called in the files, by their names in the module.
+            names: what they are called in the model, by their names in the module.
 
         Raises:
             ModelError: one is missing or has another shape.
@@ -98,10 +125,24 @@ class WeightReader:
             raise ModelError(f"mismatched keys: {error}") from error
         module.requires_grad_(False)
 
+    def rows_of(self, name: str) -> ReadRows:
+        """Reads rows of a matrix that stays in its file. Raises ModelError if it is missing."""
+        if name not in self:
+            raise ModelError(f"missing keys: {name}")
+        file, stored = self._places[name]
+        matrix: Foreign = safe_open(file, "pt").get_slice(stored)  # type: ignore[no-untyped-call]
+
+        def read_rows(rows: Sequence[int]) -> Tensor:
+            tensor: Tensor = matrix[list(rows)]
+            return tensor.to(self.device, self._dtype)
+
+        return read_rows
+
     def _read(self, name: str) -> Tensor:
         # Each file is let go of at once: what is mapped counts as resident.
-        with safe_open(self._file_of[name], "pt") as content:
-            tensor: Tensor = content.get_tensor(name)
+        file, stored = self._places[name]
+        with safe_open(file, "pt") as content:
+            tensor: Tensor = content.get_tensor(stored)
             return tensor.to(self.device, self._dtype, copy=True)
 
 
@@ -112,17 +153,27 @@ class _StageLoader:
         skeleton: of the model.
         reader: of its weights.
         world: the ranks.
+        stream: gives what streams the weights; None leaves them on the device.
 
     Attributes:
+        streaming: what streams the weights, if anything does.
         num_held: parameters of this rank's part, as far as it is loaded.
     """
 
-    def __init__(self, skeleton: Skeleton, reader: WeightReader, world: World) -> None:
+    def __init__(
+        self,
+        skeleton: Skeleton,
+        reader: WeightReader,
+        world: World,
+        stream: OpenStream | None,
+    ) -> None:
         self._skeleton = skeleton
         self._reader = reader
         self._world = world
         self._grid = world.grid
         self._sharding = Sharding(world, skeleton.model)
+        self._stream = stream
+        self.streaming: Streaming | None = None
         self.num_held = 0
 
     def load(self, dtype: torch.dtype) -> StageModel:
@@ -131,6 +182,10 @@ class _StageLoader:
         vocab_size = skeleton.head.weight.shape[0]
         costs = [_size(layer) for layer in skeleton.layers]
         own = split_layers(costs, head_size, grid.pipeline_parallel)[grid.stage]
+        if self._stream is not None:
+            layers = [skeleton.layers[index] for index in own]
+            head = [skeleton.head] if grid.is_last_stage else []
+            self.streaming = self._stream(PieceSizes.of(layers, head, skeleton.width))
         skeleton.make_buffers(self._reader.device)
         small = {name: name for name in skeleton.small_names}
         self._reader.fill(skeleton.model, small)
@@ -141,13 +196,22 @@ class _StageLoader:
 
     def _part(self, own: range) -> Part:
         skeleton, first = self._skeleton, own.start
-        if not can_be_fused(skeleton.model.config):
+        if self.streaming is not None or not can_be_fused(skeleton.model.config):
             skeleton.keep([self._layer(index) for index in own], own)
+            if self.streaming is not None:
+                self._start(self.streaming)
             return StockPart(skeleton, self._grid)
         part = FusedPart(skeleton, self._layer(first), len(own), self._world)
         for index in own[1:]:
             part.add_layer(self._layer(index))
         return part
+
+    def _start(self, streaming: Streaming) -> None:
+        skeleton, pieces = self._skeleton, list(self._skeleton.layers)
+        if not self._grid.is_last_stage:
+            streaming.start(skeleton.body, pieces)
+            return
+        streaming.start(skeleton.model, [*pieces, *skeleton.head.slices])
 
     def _layer(self, index: int) -> Foreign:
         """This rank's part of a layer."""
@@ -155,14 +219,18 @@ class _StageLoader:
         self._fill(layer, f"{self._skeleton.layers_name}.{index}")
         layer = self._sharding.layer(layer)
         self.num_held += _size(layer)
-        # AutoTP leaves cycles behind that hold the layer before.
-        gc.collect()
+        if self.streaming is not None:
+            self.streaming.take(layer)
         return layer
 
     def _embedding(self) -> None:
         skeleton = self._skeleton
         if not self._grid.is_first_stage:
             skeleton.embedding = Placeholder(skeleton.embedding.weight)
+            return
+        if self.streaming is not None:
+            rows = self._reader.rows_of(f"{skeleton.embedding_name}.weight")
+            skeleton.embedding = StoredEmbedding(skeleton.embedding, rows)
             return
         self._fill(skeleton.embedding, skeleton.embedding_name)
         skeleton.embedding = self._sharding.embedding(skeleton.embedding)
@@ -179,10 +247,23 @@ class _StageLoader:
             self._fill(skeleton.head, skeleton.head_name)
         skeleton.head, widths = self._sharding.head(skeleton.head)
         self.num_held += _size(skeleton.head)
+        if self.streaming is not None:
+            skeleton.head = SlicedHead(skeleton.head, self.streaming.sizes.max_words)
+            for part in skeleton.head.slices:
+                self.streaming.take(part)
         return widths
 
     def _fill(self, module: nn.Module, prefix: str) -> None:
+        _give_back()
         self._reader.fill(module, {name: f"{prefix}.{name}" for name in module.state_dict()})
+
+
+def _give_back() -> None:
+    """Return to Linux what the piece before took on top of what is kept of it."""
+    gc.collect()  # AutoTP leaves cycles behind that hold the layer before
+    # The C library keeps what is freed between two pieces that stay; glibc can be told otherwise.
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 def _size(module: nn.Module) -> int:

@@ -16,13 +16,3 @@ DRAFTERS: dict[str, Callable[[Vocabulary, Encode], Drafter]] = {
 
 GRAMMAR = GrammarDrafter.name
 """The drafter that has nothing to say but of requests with a grammar."""
-
-SSM = "ssm"
-"""The drafters that need draft models, the configuration's `ssms`."""
-
-
-def ssm_names(num_models: int) -> tuple[str, ...]:
-    """What each of the draft models is called: alone by the name of its kind, else numbered."""
-    if num_models == 1:
-        return (SSM,)
-    return tuple(f"{SSM}-{index}" for index in range(num_models))

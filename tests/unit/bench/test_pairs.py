@@ -16,12 +16,17 @@ def answer(*tokens: int, steps: int = 1) -> RawAnswer:
     account = {"speculative_decoding": {"num_llm_steps": steps}}
     last = {"choices": [], "usage": {"completion_tokens": len(tokens)}, "metrics": account}
     lines = [f"data: {json.dumps(chunk)}" for chunk in [*chunks, last]]
-    return RawAnswer(0.1, "\n\n".join([*lines, "data: [DONE]"]).encode())
+    data = "".join(f"{line}\n\n" for line in [*lines, "data: [DONE]"]).encode()
+    ends = [data.index(line.encode()) + len(line) + 2 for line in lines[:-1]]
+    return RawAnswer(0.1, data, [(float(number), end) for number, end in enumerate(ends)])
 
 
 def test_an_answer_is_read_from_its_bytes():
     found = answer(5, 6, 7, steps=2)
     assert (found.num_tokens, found.num_llm_steps, found.token_ids) == (3, 2, (5, 6, 7))
+    assert [found.tokens_by(time_s) for time_s in (-1.0, 0.0, 1.5, 9.0)] == [0, 1, 2, 3]
+    half = RawAnswer(0.1, found.data, [(0.0, found.arrivals[1][1] - 8)])
+    assert half.tokens_by(0.0) == 1, "half a chunk is none"
 
 
 async def test_arms_and_batches_take_turns_and_the_first_pair_is_not_counted():
@@ -68,15 +73,16 @@ async def test_a_stream_that_is_done_asks_again_so_that_the_batch_stays_full():
 def test_figures_of_a_batch_size():
     pairs = Pairs()
     for seconds, other in ((1.0, 2.0), (1.0, 3.0), (1.0, 4.0)):
-        fast = Run(seconds, [answer(1, 2, 3, 4, 5, steps=2)])
-        slow = Run(other, [answer(1, 2, 3, 4, int(other) + 3, steps=4)])
+        # Token i comes at i s: 6 of them while the batch is full.
+        fast = Run(5.0 - seconds, 5.0, [answer(1, 2, 3, 4, 5, 6, 7, steps=3)])
+        slow = Run(5.0 - other, 5.0, [answer(1, 2, 3, 4, 5, 6, int(other) + 5, steps=6)])
         pairs.runs.append({BUDGET: fast, PLAIN: slow})
     found = pairs.summary()
     assert found["ratios"] == pytest.approx([2.0, 3.0, 4.0])
     assert (found["ratio"], found["pairs"]) == (pytest.approx(3.0), 3)
     assert found["tokens_per_step"] == pytest.approx(2.0)
     assert (found["texts"], found["equal_texts"]) == (3, 1)
-    assert found["plain_tokens_per_s"] == pytest.approx(5 / 3)
+    assert found["plain_tokens_per_s"] == pytest.approx(6 / 3)
     assert 2.0 <= found["low"] <= found["ratio"] <= found["high"] <= 4.0
 
 

@@ -113,7 +113,10 @@ def test_values_of_another_type_are_refused(text: str, path: str) -> None:
     ("text", "path"),
     [
         ("llm: {replicas: 2}", "llm.replicas"),
-        ("llm: {offload: cpu}", "llm.offload"),
+        ("llm: {offload: disk}", "llm.offload"),
+        ("llm: {offload: cpu, tensor_parallel: 3}", "llm.offload"),
+        ("llm: {offload: cpu, offload_dir: /tmp}", "llm.offload_dir"),
+        ("llm: {offload: nvme, quantization: int8}", "llm.quantization"),
         ("grpc: {tls: {cert: x}}", "grpc.tls"),
         ("api: {replicas: 2}", "api.replicas"),
     ],
@@ -130,9 +133,9 @@ def test_several_draft_models_have_a_name_each() -> None:
     """)
     assert config.ssm_indexes == (0, 0, 1)
     assert config.drafter_names == ("ssm-0", "ssm-1", "prompt_lookup")
-    assert config.drafter_kinds == ("ssm", "prompt_lookup", "ssm-0", "ssm-1")
+    assert config.askable_drafters == ("ssm", "prompt_lookup", "ssm-0", "ssm-1")
     alone = parse_config("{ssms: [{path: a}], speculation: {drafters: [prompt_lookup, ssm]}}")
-    assert alone.drafter_names == alone.drafter_kinds == ("prompt_lookup", "ssm")
+    assert alone.drafter_names == alone.askable_drafters == ("prompt_lookup", "ssm")
 
 
 def test_ssms_and_the_drafter_that_asks_them_go_together() -> None:

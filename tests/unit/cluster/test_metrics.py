@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from actors.messages import StepReply
 from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.generation import FinishReason
 from actors.request_manager.ports import Observer, StepRecord
@@ -113,14 +114,23 @@ def test_what_may_come_is_there_at_zero() -> None:
     assert value("treeserve_accepted_tokens_total", LABELS | {"drafter": "ssm"}) == 0
     calls = LABELS | {"drafter": "ssm", "outcome": "late"}
     assert value("treeserve_drafter_calls_total", calls) == 0
-    assert value("treeserve_part_failures_total", LABELS | {"part": "LLMRank"}) == 0
+    assert value("treeserve_part_failures_total", LABELS | {"part": "LLMRank", "index": "0"}) == 0
     assert value("treeserve_depth_reached_total", LABELS | {"depth": "0"}) == 0
 
 
 def test_actors_that_come_and_go(metrics: Metrics, registry: CollectorRegistry) -> None:
-    rank = LABELS | {"part": "LLMRank"}
+    rank = LABELS | {"part": "LLMRank", "index": "0"}
     for is_up in (True, False, True):
-        metrics.part_is_up("LLMRank", is_up)
+        metrics.part_is_up("LLMRank", 0, is_up)
+    for index, is_up in ((0, True), (1, True), (1, False)):
+        metrics.part_is_up("DraftModel", index, is_up)
+    up = [
+        registry.get_sample_value(
+            "treeserve_part_up", LABELS | {"part": "DraftModel", "index": index}
+        )
+        for index in ("0", "1")
+    ]
+    assert up == [1, 0]
     assert registry.get_sample_value("treeserve_part_up", rank) == 1
     assert registry.get_sample_value("treeserve_part_failures_total", rank) == 1
 
@@ -200,3 +210,21 @@ def test_the_text_parses_and_every_sample_names_the_model(metrics: Metrics) -> N
     samples = [sample for family in families for sample in family.samples]
     assert samples
     assert {sample.labels["model_name"] for sample in samples} == {"m"}
+
+
+def test_streamed_weights_by_step_and_by_token(
+    metrics: Metrics, registry: CollectorRegistry
+) -> None:
+    metrics.step_done(step())  # nothing is streamed: nothing is observed
+    metrics.rank_replied(0, StepReply(0, 1, streamed_bytes=4_000_000))
+    metrics.rank_replied(1, StepReply(0, 1, streamed_bytes=8_000_000))
+    metrics.step_done(step(num_committed=6))
+    metrics.rank_replied(1, StepReply(0, 2, streamed_bytes=5_000_000))
+    metrics.step_done(step(num_committed=0))
+
+    def value(name: str) -> float | None:
+        return registry.get_sample_value(f"treeserve_offload_{name}", LABELS)
+
+    assert value("bytes_total") == 17_000_000
+    assert (value("step_bytes_count"), value("step_bytes_sum")) == (2, 17_000_000)
+    assert (value("token_bytes_count"), value("token_bytes_sum")) == (1, 2_000_000)

@@ -58,15 +58,17 @@ def test_whoever_listens_on_all_addresses_gives_one_that_can_be_reached(
     monkeypatch.setattr(socket, "gethostbyname", {"pod": "10.0.0.7"}.get)
     server = MetricsServer(process_registry("llm"), "0.0.0.0", [9100])
     assert server.address == "10.0.0.7:9100"
+    server = MetricsServer(process_registry("llm"), "0.0.0.0", [9101], "10.0.0.8")
+    assert server.address == "10.0.0.8:9101"
 
 
 def test_an_actor_gives_both_of_its_addresses(taken: set[int]) -> None:
     class Actor:
-        def start(self) -> str:
-            return "127.0.0.1:50051"
+        def start(self, host: str) -> str:
+            return f"{host}:50051"
 
     metrics = MetricsServer(process_registry("ssm"), "127.0.0.1", [9100])
-    addresses = ExposedActor(Actor(), metrics).start()
+    addresses = ExposedActor(Actor(), metrics).start("127.0.0.1")
     assert addresses == Addresses(service="127.0.0.1:50051", metrics="127.0.0.1:9100")
 
 

@@ -56,6 +56,12 @@ def test_nothing_is_missing_where_all_bundles_find_a_node() -> None:
     assert missing(placement, [{"CPU": 7.0}]) == []
 
 
+def test_small_bundles_leave_large_nodes_to_large_ones() -> None:
+    ssms = tuple(SSMConfig(path="somewhere", num_threads=8) for _ in range(2))
+    config = Config.model_construct(llm=LLMConfig(tensor_parallel=3), ssms=ssms)
+    assert missing(plan_placement(config), [{"CPU": 4.0}, {"CPU": 3.0}, {"CPU": 1.0}]) == []
+
+
 def test_a_stage_that_no_node_can_hold_is_told_with_what_the_nodes_have() -> None:
     problems = missing(plan_placement(split(2, 4)), [{"CPU": 4.0}, {"CPU": 3.0}, {"CPU": 3.0}])
     assert problems == [

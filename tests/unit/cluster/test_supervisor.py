@@ -1,4 +1,4 @@
-"""Ranks are started together, and replaced together."""
+"""Ranks are started together, and replaced together; where they listen, and for whom."""
 
 from __future__ import annotations
 
@@ -7,20 +7,24 @@ from collections.abc import Mapping
 
 import pytest
 
-from actors.errors import ModelError, PeerTimeout
+from actors.errors import ModelError, PeerTimeout, PeerUnavailable
 from actors.llm.config import LLMConfig
-from cluster import ray_api
+from cluster import ray_api, supervisor
 from cluster.config import Config
 from cluster.placement import plan_placement
-from cluster.supervisor import ActorGroup
+from cluster.ray_api import Node
+from cluster.supervisor import ActorGroup, listening_host
 
 HANGS = object()
+HERE, THERE, ELSEWHERE = (Node(f"node {n}", f"10.0.0.{n}") for n in (1, 2, 3))
+DEAD = Node("a node that Ray does not know to be dead", "10.0.0.4")
 
 
 class FakeProcess:
     """Stands for a rank's process; its body is the address, or the error of its start."""
 
     made: list[FakeProcess]
+    nodes: list[Node]
 
     def __init__(
         self, name: str, make: object, group: object, bundle: int, resources: Mapping[str, float]
@@ -29,12 +33,21 @@ class FakeProcess:
         self.bundle, self.resources = bundle, resources
         self.alive = True
         self.meeting_place: str | None = None
+        self.hosts: list[str] = []
+        self.at = self.nodes[len(self.made) % len(self.nodes)]
         self.made.append(self)
 
-    async def open_meeting(self) -> str:
+    async def node(self) -> Node:
+        if self.at is DEAD:
+            raise PeerUnavailable("an actor died")
+        return self.at
+
+    async def open_meeting(self, host: str) -> str:
+        self.hosts.append(host)
         return f"meeting of {len(self.made)}"
 
-    async def start(self, meeting_place: str | None) -> ray_api.Addresses:
+    async def start(self, host: str, meeting_place: str | None) -> ray_api.Addresses:
+        self.hosts.append(host)
         self.meeting_place = meeting_place
         outcome = self.make()  # type: ignore[operator]
         if isinstance(outcome, Exception):
@@ -51,22 +64,41 @@ class FakeProcess:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[FakeProcess]:
     processes: list[FakeProcess] = []
     monkeypatch.setattr(FakeProcess, "made", processes, raising=False)
+    monkeypatch.setattr(FakeProcess, "nodes", [HERE], raising=False)
     monkeypatch.setattr(ray_api, "ActorProcess", FakeProcess)
+    monkeypatch.setattr(ray_api, "own_node", lambda: HERE)
     return processes
 
 
+class FakeReservation:
+    """Stands for a placement group of which every bundle has a node, or one that cannot have one,
+    or one that has none because others take the room."""
+
+    def __init__(self, state: str) -> None:
+        self._state = state
+
+    def is_whole(self) -> bool:
+        if self._state == "no room":
+            raise PeerUnavailable("the cluster has no room: LLM stage 1")
+        return self._state == "whole"
+
+
 def group(
-    *outcomes: object, start_timeout_s: float = 20.0, notes: list[object] | None = None
+    *outcomes: object,
+    start_timeout_s: float = 20.0,
+    notes: list[object] | None = None,
+    state: str = "whole",
 ) -> ActorGroup:
     llm = LLMConfig(pipeline_parallel=len(outcomes))
     places = plan_placement(Config(llm=llm)).rank_places
     makers = [lambda outcome=outcome: outcome for outcome in outcomes]
 
-    def note(*what: object) -> None:
+    def note(is_up: bool) -> None:
         if notes is not None:
-            notes.append(what)
+            notes.append(is_up)
 
-    return ActorGroup("ranks", makers, places, None, start_timeout_s, note)  # type: ignore[arg-type]
+    reservation = FakeReservation(state)
+    return ActorGroup("ranks", makers, places, reservation, start_timeout_s, note)  # type: ignore[arg-type]
 
 
 async def test_a_rank_starts_in_its_bundle(made: list[FakeProcess]) -> None:
@@ -102,7 +134,7 @@ async def test_a_restart_replaces_the_rank_in_the_same_bundle(made: list[FakePro
     await ranks.start()
     assert await ranks.restart() == ["host:2"]
     assert ranks.metrics_addresses == ["host:92"]
-    assert notes == [("ranks", True), ("ranks", False), ("ranks", True)]
+    assert notes == [True, False, True]
     assert [process.alive for process in made] == [False, True]
     assert made[0].bundle == made[1].bundle
     assert made[0].resources == made[1].resources
@@ -128,3 +160,69 @@ async def test_killing_twice_does_nothing_more(made: list[FakeProcess]) -> None:
     ranks.kill()
     ranks.kill()
     assert [process.alive for process in made] == [False]
+
+
+def test_loopback_is_for_those_that_are_all_beside_a_process() -> None:
+    assert listening_host(HERE, [HERE, HERE]) == "127.0.0.1"
+    assert listening_host(THERE, [HERE]) == "10.0.0.2"
+    assert listening_host(HERE, [HERE, THERE]) == "10.0.0.1"
+
+
+async def test_processes_beside_the_manager_are_reached_by_nobody_else(
+    made: list[FakeProcess],
+) -> None:
+    await group("first", "second").start()
+    assert [process.hosts for process in made] == [["127.0.0.1", "127.0.0.1"], ["127.0.0.1"]]
+
+
+async def test_processes_of_several_nodes_meet_and_serve_at_their_nodes_addresses(
+    made: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeProcess, "nodes", [HERE, THERE, ELSEWHERE])
+    await group("first", "second", "third").start()
+    assert [process.hosts for process in made] == [
+        ["10.0.0.1", "127.0.0.1"],
+        ["10.0.0.2"],
+        ["10.0.0.3"],
+    ]
+
+
+async def test_a_group_of_one_other_node_meets_on_loopback(
+    made: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeProcess, "nodes", [THERE])
+    await group("first", "second").start()
+    assert [process.hosts for process in made] == [["127.0.0.1", "10.0.0.2"], ["10.0.0.2"]]
+
+
+async def test_a_start_that_loses_its_room_says_what_is_missing(made: list[FakeProcess]) -> None:
+    with pytest.raises(PeerUnavailable, match="no room: LLM stage 1"):
+        await group("first", HANGS, state="no room").start()
+    assert [process.alive for process in made] == [False, False]
+
+
+async def test_a_start_waits_some_time_for_room_that_others_use(
+    made: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await group("host", state="taken").start() == ["host:1"]
+    monkeypatch.setattr(supervisor, "ROOM_TIMEOUT_S", -1.0)
+    with pytest.raises(PeerUnavailable, match="others use"):
+        await group("first", HANGS, state="taken").start()
+    assert [process.alive for process in made] == [True, False, False]
+
+
+async def test_a_node_that_turns_out_to_be_dead_is_left(
+    made: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeProcess, "nodes", [HERE, DEAD, HERE, THERE])
+    assert await group("first", "second").start() == ["first:4", "second:4"]
+    assert [process.alive for process in made] == [False, False, True, True]
+
+
+async def test_nodes_that_all_turn_out_to_be_dead_are_told(
+    made: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeProcess, "nodes", [DEAD])
+    with pytest.raises(PeerUnavailable, match="an actor died"):
+        await group("first").start()
+    assert [process.alive for process in made] == [False] * 3

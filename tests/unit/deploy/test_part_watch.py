@@ -23,7 +23,7 @@ class Server:
     def start_manager(self):
         self.metrics = Metrics(CollectorRegistry(), "tiny")
         for part in ("LLMRank", "DraftModel"):
-            self.metrics.part_is_up(part, True)
+            self.metrics.part_is_up(part, 0, True)
 
     def read(self):
         if self.problem is not None:
@@ -45,17 +45,17 @@ def server():
 
 @pytest.mark.parametrize(("part", "name"), [("LLMRank", "LLM"), ("DraftModel", "draft model")])
 def test_an_actor_that_fails_and_comes_back(server, part, name):
-    server.metrics.part_is_up(part, False)
+    server.metrics.part_is_up(part, 0, False)
     assert server.look() == [f"The {name} has failed and is being started again"]
     assert server.look() == []
-    server.metrics.part_is_up(part, True)
+    server.metrics.part_is_up(part, 0, True)
     assert server.look() == [f"The {name} is back"]
     assert server.look() == []
 
 
 def test_one_that_was_back_before_anybody_looked(server):
     for is_up in (False, True):
-        server.metrics.part_is_up("LLMRank", is_up)
+        server.metrics.part_is_up("LLMRank", 0, is_up)
     assert server.look() == ["The LLM had failed and is back"]
 
 
@@ -77,14 +77,14 @@ def test_what_does_not_answer_has_failed(server, problem, name):
 
 def test_the_actors_of_the_next_manager_count_anew(server):
     for is_up in (False, True):
-        server.metrics.part_is_up("LLMRank", is_up)
+        server.metrics.part_is_up("LLMRank", 0, is_up)
     server.look()
     server.problem = UnavailableError("gone")
     server.look()
     server.problem = None
     server.start_manager()
     assert server.look() == ["The request manager, and the LLM with it, is back"]
-    server.metrics.part_is_up("LLMRank", False)
+    server.metrics.part_is_up("LLMRank", 0, False)
     assert server.look() == ["The LLM has failed and is being started again"]
 
 
@@ -94,7 +94,7 @@ def test_a_server_that_is_slow_is_not_judged(server):
 
 
 def test_states_are_read_from_the_metrics(server):
-    server.metrics.part_is_up("LLMRank", False)
+    server.metrics.part_is_up("LLMRank", 0, False)
     assert states_of(server.read()) == {
         "LLMRank": PartState(False, 1),
         "DraftModel": PartState(True, 0),
@@ -104,3 +104,16 @@ def test_states_are_read_from_the_metrics(server):
 def test_where_nobody_listens():
     with pytest.raises(PeerUnavailable):
         read_metrics(f"http://127.0.0.1:{free_port()}")
+
+
+def test_of_several_draft_models_it_says_which(server):
+    for index in (1, 2):
+        server.metrics.part_is_up("DraftModel", index, True)
+    assert server.look() == []
+    for index in (0, 2):
+        server.metrics.part_is_up("DraftModel", index, False)
+    assert server.look() == [
+        f"The draft model {index} has failed and is being started again" for index in (0, 2)
+    ]
+    server.metrics.part_is_up("DraftModel", 2, True)
+    assert server.look() == ["The draft model 2 is back"]

@@ -51,6 +51,7 @@ def _application_problems(manifests: Manifests, monkeypatch: Any) -> Iterator[st
         yield f"import_path: {error}"
         return
     monkeypatch.setattr(ray_api, "num_gpus", lambda: 0)
+    monkeypatch.setattr(ray_api, "node_resources", list)
     try:
         built = build(manifests.application["args"])
     except ConfigError as error:

@@ -10,7 +10,7 @@ from actors.request_manager.budget import Acceptance, AdaptiveBudget, Bar, Fixed
 from actors.request_manager.drafter_worth import StepOutcome
 from actors.request_manager.merge import MergedTree, merge
 from actors.request_manager.ports import Draft
-from actors.tree import TokenTree
+from actors.tree import CONTEXT, TokenTree
 from actors.verification import Rule
 
 
@@ -160,3 +160,34 @@ def test_weighed_drafts_are_taken_level_by_level(budget) -> None:
         assert chosen.rule is Rule.MSS
     free = merge({"d": Draft(shape, scores)}, 1000).merged
     assert budget.select({1: free}, 1, 1, room=2)[1].tree.token_ids == (0, 2)
+
+
+def wide_tree(chance: random.Random, depth: int = 4) -> MergedTree:
+    """Of 340 nodes: four children each, of which the first is the likeliest by far."""
+    first = chance.uniform(0.3, 0.8)
+    scores = [first, 0.1, 0.05, 0.02]
+    token_ids, parents, level = [], [], [CONTEXT]
+    for _ in range(depth):
+        inner = [parent for parent in level for _ in scores]
+        level = list(range(len(parents), len(parents) + len(inner)))
+        token_ids += [token for _ in range(len(inner) // 4) for token in range(4)]
+        parents += inner
+    draft = Draft(TokenTree(tuple(token_ids), tuple(parents)), tuple(scores * (len(parents) // 4)))
+    return merge({"d": draft}, 1000).merged
+
+
+@pytest.mark.parametrize(
+    ("pass_s", "token_s", "fewest", "most"),
+    [(0.02, 1e-3, 1, 7), (0.1, 1e-3, 7, 20), (5.0, 1e-3, 40, 340), (0.02, 5e-6, 40, 340)],
+)
+def test_trees_grow_as_far_as_a_pass_is_dear_and_stay_so(pass_s, token_s, fewest, most) -> None:
+    """As where every pass streams the weights, though all steps become alike then."""
+    budget = AdaptiveBudget()
+    chance = random.Random(0)
+    sizes = []
+    for _ in range(200):
+        chosen = budget.select({1: wide_tree(chance)}, 1, 1, 1000)
+        sizes.append(sum(len(tree) for tree in chosen.values()))
+        seconds = (pass_s + token_s * (1 + sizes[-1])) * chance.gauss(1.0, 0.03)
+        budget.observe(StepOutcome(1, 1 + sizes[-1], sizes[-1], 2, seconds, seconds))
+    assert fewest <= sum(sizes[-100:]) / 100 <= most

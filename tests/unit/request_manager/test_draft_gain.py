@@ -142,7 +142,7 @@ def test_the_price_is_what_the_time_would_bring(draft_s: float, asked: bool) -> 
                 num_committed,
                 total_s - draft_s,
                 total_s,
-                draft_s=draft_s,
+                asking_s={"ssm": draft_s},
                 considered=("ssm",),
                 answered={"ssm": 1},
             )
@@ -169,7 +169,7 @@ def test_a_batch_comes_back_after_a_burst_of_slow_answers() -> None:
                 16 + gain,
                 30e-3,
                 30e-3 + draft_s,
-                draft_s=draft_s,
+                asking_s={"ssm": draft_s},
                 considered=("ssm",),
                 answered={"ssm": asked} if asked else {},
             )
@@ -195,7 +195,7 @@ def test_nodes_that_the_llm_runs_for_it_cost_time_too(num_nodes: int, asked: boo
                 2 + step % 2,
                 step_s,
                 step_s + 3e-3,
-                draft_s=3e-3,
+                asking_s={"ssm": 3e-3},
                 considered=("ssm",),
                 answered={"ssm": 1},
             )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Collection
 
 import pytest
 
@@ -143,3 +145,60 @@ def test_steps_that_prefill_say_nothing() -> None:
     house = House()
     for _ in range(3 * FIRST_RUN):
         assert house.step(0.0, 5e-3, prefills=True)
+
+
+class Pool:
+    """Steps of 10 ms with drafters that are asked side by side: (gain, cost) of each."""
+
+    def __init__(self, **drafters: tuple[float, float]) -> None:
+        self.worth = DrafterWorth()
+        self.drafters = drafters
+        self.chance = random.Random(1)
+
+    def asked(self, num_steps: int, allowed: Collection[str] | None = None) -> dict[str, float]:
+        """The share of steps in which each was asked."""
+        counts = Counter[str]()
+        for _ in range(num_steps):
+            asked = {
+                name
+                for name in self.drafters
+                if self.worth.pays(name, 1, False) and (allowed is None or name in allowed)
+            }
+            counts.update(asked)
+            gain = sum(self.chance.random() < self.drafters[name][0] for name in asked)
+            cost = max((self.drafters[name][1] for name in asked), default=0.0)
+            self.worth.observe(
+                StepOutcome(
+                    num_draws=1,
+                    num_tokens=1 + 2 * len(asked),
+                    num_draft_nodes=2 * len(asked),
+                    num_committed=1 + gain,
+                    step_s=STEP_S,
+                    total_s=STEP_S + cost,
+                    considered=asked,
+                    drafted=dict.fromkeys(asked, 2),
+                )
+            )
+        return {name: counts[name] / num_steps for name in self.drafters}
+
+
+@pytest.mark.parametrize("bad", [(0.0, 4e-3), (0.05, 8e-3)])
+def test_a_bad_one_neither_rides_on_a_good_one_nor_takes_it_down(bad: tuple[float, float]) -> None:
+    pool = Pool(good=(0.7, 2e-3), bad=bad)
+    pool.asked(1000)
+    shares = pool.asked(8000)
+    assert shares["good"] > 0.9
+    assert shares["bad"] < 0.1
+
+
+def test_all_that_pay_are_asked_and_only_one_is_on_trial() -> None:
+    pool = Pool(one=(0.7, 2e-3), two=(0.5, 2e-3), three=(0.6, 2e-3))
+    shares = pool.asked(6000)
+    assert min(shares.values()) > 0.9
+
+
+def test_a_trial_that_no_request_allows_holds_up_nobody() -> None:
+    pool = Pool(one=(0.0, 4e-3), two=(0.0, 4e-3))
+    pool.asked(3000)
+    pool.drafters["two"] = (0.9, 1e-3)
+    assert pool.asked(6000, allowed=("two",))["two"] > 0.5

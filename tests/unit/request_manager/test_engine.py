@@ -15,9 +15,7 @@ from actors.request_manager.drafter_worth import StepOutcome
 from actors.request_manager.generation import FinishReason, GenerationEvent, SpeculationOptions
 from actors.request_manager.guessing import Guessing
 from actors.request_manager.ports import Drafter
-from actors.request_manager.scheduler import Scheduler
 from actors.request_manager.scripted_llm import ScriptedLLM
-from actors.request_manager.turns import Turn
 from actors.sampling import SamplingParams
 from tests.unit.request_manager.house import (
     BrokenDrafter,
@@ -111,28 +109,6 @@ async def test_preemption_gives_the_same_text() -> None:
         assert answer.token_ids == expected([seed, 1, 2], 30)
     new = [new.request_id for message in house.llm.messages for new in message.new]
     assert len(new) > len(set(new)), "nobody was preempted: the test shows nothing"
-
-
-@pytest.mark.parametrize("num_groups", [1, 2])
-async def test_death_of_the_llm_costs_a_pause_only(num_groups: int) -> None:
-    house = House((OracleDrafter(),), num_groups=num_groups)
-    house.llm.fail_at = {1, 6, 9}
-    async with house as engine:
-        answers = await asyncio.gather(
-            *(collect(engine, ask([seed, 1, 2], 40, str(seed))) for seed in range(4))
-        )
-    assert house.llm.num_restores == 3
-    for seed, answer in enumerate(answers):
-        assert answer.token_ids == expected([seed, 1, 2], 40)
-
-
-async def test_a_request_that_kills_the_llm_is_given_up() -> None:
-    house = House()
-    house.llm.fail_at = {0, 1, 2}
-    async with house as engine:
-        with pytest.raises(UnavailableError, match="repeatedly"):
-            await collect(engine, ask())
-        assert (await collect(engine, ask(name="b"))).token_ids == expected([1, 2, 3], 20)
 
 
 async def test_cancel_in_every_phase_frees_everything() -> None:
@@ -286,25 +262,6 @@ async def test_a_reply_without_the_wanted_logprobs_loses_no_token() -> None:
     assert house.llm.num_restores == 1
     assert plain.token_ids == scored.token_ids == expected([1, 2, 3], 20)
     assert len(scored.logprobs) == 20
-
-
-async def test_a_fault_while_planning_does_not_end_the_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    house = House()
-    house.num_faults = 1
-    faults = iter([RuntimeError("a fault of ours")])
-    plan = Scheduler.plan
-
-    def faulty(self: Scheduler, group: int) -> list[Turn]:
-        for fault in faults:
-            raise fault
-        return plan(self, group)
-
-    monkeypatch.setattr(Scheduler, "plan", faulty)
-    async with house as engine:
-        assert (await collect(engine, ask())).token_ids == expected([1, 2, 3], 20)
-        engine.require_running()
 
 
 async def test_a_loop_that_has_ended_is_noticed() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+from actors.request_manager.drafter_names import kind_of
+from actors.request_manager.drafters.prompt_lookup import PromptLookup
 from actors.request_manager.drafting import Drafting
-from actors.request_manager.ports import Draft, DraftTask, kind_of
+from actors.request_manager.ports import Draft, DraftTask
 from actors.request_manager.replicas import Replicas, by_name
 from actors.sampling import SamplingParams
 from actors.tree import CONTEXT, TokenTree
+from tests.unit.request_manager.house import House, ask, collect
 
 
 class Replica:
@@ -74,7 +77,8 @@ async def test_one_replica_that_hangs_costs_only_its_own_requests() -> None:
     pool = [Replica(7), Replica(8), Replica(9, "other")]
     drafting = Drafting(pool, 0.02)
     pool[0].hangs = True
-    answered = await drafting.ask([task(0), task(1)], lambda name, task: True)
+    answered, seconds = await drafting.ask([task(0), task(1)], lambda name, task: True)
+    assert seconds["ssm"] > seconds["other"] >= 0.0
     assert {one: list(by) for one, by in answered.items()} == {0: ["other"], 1: ["ssm", "other"]}
     assert answered[1]["ssm"].tree.token_ids == (8,)
     assert drafting.failures == {"ssm": 1}
@@ -97,3 +101,36 @@ def test_a_request_may_name_a_draft_model_or_all_of_them() -> None:
 def test_drafters_of_one_name_are_one() -> None:
     found = by_name([Replica(0), Replica(1, "b"), Replica(2)])
     assert [(name, len(same.drafters)) for name, same in found.items()] == [("ssm", 2), ("b", 1)]
+
+
+class Waiting(Replica):
+    """Answers at once, as a drafter without a model does, but only when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__(1, PromptLookup.name)
+        self.go_on = asyncio.Event()
+        self.is_asked = asyncio.Event()
+
+    async def draft(self, tasks):
+        self.is_asked.set()
+        await self.go_on.wait()
+        return await super().draft(tasks)
+
+
+async def test_who_is_cancelled_between_two_rounds_of_asking_leaves_nothing_behind() -> None:
+    """The LLM dies meanwhile, so that the request is in no step and ends at once."""
+    free, pool = Waiting(), [Replica(0), Replica(1)]
+    house = House((free, *pool))
+    async with house as engine:
+        engine._guessing._drafting._deadline_s = 60.0
+        asking = asyncio.create_task(collect(engine, ask()))
+        await free.is_asked.wait()
+        house.llm.die()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        free.go_on.set()
+        await house.settle()
+    assert not any(one.asked for one in pool)
+    assert not engine._guessing._drafting._drafters["ssm"]._places

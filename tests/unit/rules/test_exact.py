@@ -195,6 +195,11 @@ def tried_once(target, proposed):
     return MSS(target, Below(proposed.children, draws))
 
 
+def drawn_twice_with_one_noise(target, proposed):
+    """Two copies of a draft model whose draws always agree."""
+    return MSS(target, Below(proposed.children, [proposed.draws[0], *proposed.draws]))
+
+
 def resampled_from_target(target, proposed):
     return Plan(MSS(target, proposed).tries, target)
 
@@ -245,6 +250,7 @@ MISTAKES = {
     "top-k children under MSS": (best, MSS),
     "drawn children pruned by q": (pruned_by_probability, MSS),
     "two draft models' equal draws tried once": (without_replacement, tried_once),
+    "two draft models that draw with one noise": (without_replacement, drawn_twice_with_one_noise),
     "resampling from p": (without_replacement, resampled_from_target),
     "accept by argmax under sampling": (without_replacement, by_argmax),
     "temperature forgotten on the draft": (without_replacement, reweighed(lambda q: q**2)),

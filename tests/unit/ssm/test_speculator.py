@@ -226,3 +226,15 @@ def test_weighed_drafts_come_with_all_that_was_drawn(expansion: str | tuple[int,
         assert len(draws.token_ids) == widths[depth]
     (plain,) = drafted(model, session(1, text(1, 12)))
     assert plain.draws == ()
+
+
+@pytest.mark.parametrize("rule", [Rule.MSS, Rule.SPECTR])
+def test_models_at_other_places_draw_otherwise(rule: Rule) -> None:
+    more = {"verification": rule, "sampling": SAMPLINGS[1]}
+    asked = [session(number, text(number, 12), **more) for number in range(8)]
+    drawn = [
+        [[one.draws.token_ids for one in draft.draws] for draft in drafted(model, *asked)]
+        for model in (speculator(), speculator(), speculator(index=1))
+    ]
+    assert drawn[0] == drawn[1]
+    assert sum(one != other for one, other in zip(drawn[0], drawn[2], strict=True)) > 4

@@ -45,6 +45,7 @@ def speculator(
     shape: DraftShape = SHAPE,
     expansion: str | tuple[int, ...] = "best_first",
     max_cache_tokens: int = 4096,
+    index: int = 0,
 ) -> Speculator:
     config = DraftConfig(
         width=shape.width,
@@ -60,7 +61,7 @@ def speculator(
     ssm = SSMConfig(path="tiny").model_copy(
         update={"kv_memory_bytes": max_cache_tokens * bytes_per_token}
     )
-    options = SpeculatorOptions(Path("tiny"), Path("llm"), ssm, expansion, torch.float32)
+    options = SpeculatorOptions(Path("tiny"), Path("llm"), ssm, expansion, torch.float32, index)
     return Speculator(draft_model(shape), config, options)
 
 

@@ -1,0 +1,21 @@
+"""What drafters are called, one by one and by their kind.
+
+Draft models share the kind `ssm`: one alone has that name, several are `ssm-0`, `ssm-1`, ….
+"""
+
+from __future__ import annotations
+
+SSM = "ssm"
+"""The drafters that need draft models, the configuration's `ssms`."""
+
+
+def ssm_names(num_models: int) -> tuple[str, ...]:
+    """What each of the draft models is called."""
+    if num_models == 1:
+        return (SSM,)
+    return tuple(f"{SSM}-{index}" for index in range(num_models))
+
+
+def kind_of(drafter: str) -> str:
+    """What a drafter is: `ssm` for the one that is named `ssm-1`."""
+    return drafter.partition("-")[0]

@@ -1,0 +1,58 @@
+"""A manager whose LLM streams its weights, launched on the cluster beside the server."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from conftest import Server
+from test_split_launch import NUM_TOKENS, answer_of, collect, launched
+
+from actors.request_manager.generation import (
+    GenerationRequest,
+    SpeculationOptions,
+    StopConditions,
+)
+from actors.sampling import SamplingParams
+from cluster.config import parse_config
+from tests.processes import descendants
+
+pytestmark = [pytest.mark.integration, pytest.mark.model]
+
+CONFIG = """
+    model: {path: smollm2-135m-instruct, dtype: float32}
+    llm: {offload: cpu, num_threads: 1}
+    scheduler: {kv_memory_bytes: 67108864}
+"""
+
+
+async def test_it_says_what_weights_that_stay_say_and_outlives_its_rank(server: Server) -> None:
+    ways = [{"temperature": 0}, {"temperature": 0.8, "seed": 3}]
+    wanted = [await asyncio.to_thread(answer_of, server, **way) for way in ways]
+    others = set(server.rank_pids())
+    async with launched(parse_config(CONFIG)) as running:
+        asked = [
+            GenerationRequest(
+                str(way),
+                tuple(prompt),
+                SamplingParams(temperature=way["temperature"], seed=way.get("seed", 0)),
+                StopConditions(NUM_TOKENS),
+            )
+            for way, (prompt, _) in zip(ways, wanted, strict=True)
+        ]
+        plain = replace(asked[0], request_id="plain", speculation=SpeculationOptions(enabled=False))
+        given = await asyncio.gather(*(collect(running, request) for request in (*asked, plain)))
+        assert given == [tokens for _, tokens in (*wanted, wanted[0])]
+        (own,) = {process.pid for process in descendants("LLMRank")} - others
+        assert await collect(running, asked[1], kill=[own]) == wanted[1][1]
+        figures = dict(
+            line.rsplit(" ", 1)
+            for line in running.metrics.text().splitlines()
+            if not line.startswith("#")
+        )
+        label = '{model_name="smollm2-135m-instruct"}'
+        streamed = float(figures[f"treeserve_offload_bytes_total{label}"])
+        steps = float(figures[f"treeserve_llm_steps_total{label}"])
+        # Matrices alone are streamed, all of them in every step.
+        assert 0.9 < streamed / (steps * 4 * running.description.num_parameters) <= 1.0
