@@ -20,7 +20,7 @@ from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from actors.request_manager.draft_gain import DraftGain, Share
-from actors.request_manager.drafter_worth import DrafterWorth, StepOutcome
+from actors.request_manager.drafter_worth import DrafterWorth, StepKind, StepOutcome
 from actors.request_manager.merge import MergedTree
 
 
@@ -141,20 +141,15 @@ class Bar(NamedTuple):
 class Budget(Protocol):
     """Decides who is asked for drafts, and which draft nodes a step carries."""
 
-    def considers(self, drafter: str, num_draws: int, samples: bool) -> bool:
-        """False if a drafter's answers are not worth waiting for, whatever the texts.
-
-        Args:
-            num_draws: requests, with a tree or without, that get a token from the step anyway.
-            samples: whether most of them sample.
-        """
+    def considers(self, drafter: str, kind: StepKind) -> bool:
+        """False if a drafter's answers are not worth waiting for in such a step."""
 
     def asks(self, drafter: str, promises: Mapping[int, float], num_draws: int) -> set[int]:
         """The requests for which a drafter's answer is worth waiting for; called once a step.
 
         Args:
             promises: by request id, tokens that its other drafts are expected to bring.
-            num_draws: as above.
+            num_draws: requests, with a tree or without, that get a token from the step anyway.
         """
 
     def bar(self, num_draws: int, num_tokens: int) -> Bar:
@@ -182,7 +177,7 @@ class Budget(Protocol):
 class FixedBudget:
     """Takes whatever the drafters bring, the most probable nodes first, while there is room."""
 
-    def considers(self, drafter: str, num_draws: int, samples: bool) -> bool:
+    def considers(self, drafter: str, kind: StepKind) -> bool:
         return True
 
     def asks(self, drafter: str, promises: Mapping[int, float], num_draws: int) -> set[int]:
@@ -219,8 +214,8 @@ class AdaptiveBudget:
         self._beside_s = 0.0  # what a step takes beside the LLM, drafting included
         self._rates: defaultdict[int, Rate] = defaultdict(Rate)  # by size of batch
 
-    def considers(self, drafter: str, num_draws: int, samples: bool) -> bool:
-        return self._worth.pays(drafter, num_draws, samples)
+    def considers(self, drafter: str, kind: StepKind) -> bool:
+        return self._worth.pays(drafter, kind)
 
     def asks(self, drafter: str, promises: Mapping[int, float], num_draws: int) -> set[int]:
         if num_draws == 1:

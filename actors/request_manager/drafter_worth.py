@@ -4,14 +4,15 @@ Steps with the drafter and steps without it are two arms. The better one runs fo
 one is tried in between, so that both are measured on the same machine and the same texts; the
 longer an arm has won, the rarer the trials. A trial is short where the difference is plain, and
 goes on where it is not: it costs little there. What a trial has cost is made up for before the next
-one, so that all of them take no more than a small share of the time.
+one, whoever's it is, so that all of them take no more than a small share of the time.
 
 What a model of costs would miss counts too: a draft model that works through prompts, or takes
-caches and cores from the LLM. Judged apart for each size of batch, as a busy LLM makes guesses
-dearer, and for greedy and sampled draws, as these are harder to guess.
+caches and cores from the LLM. Judged apart for each kind of step: by the size of its batch, as a
+busy LLM makes guesses dearer; for greedy and sampled draws, as these are harder to guess; and by
+the drafters that its requests allow, which may guess the same.
 
-Several drafters take turns with their trials: what changes in a step is one drafter's doing. When
-one begins or ceases to be asked, what is known of the others is not true any more.
+Several drafters take turns with their trials: what changes in a step is one drafter's doing, or
+that of all at once. When one begins or ceases to be asked, the others are tried again soon.
 
 Counts steps only; the same steps give the same decisions.
 """
@@ -19,9 +20,9 @@ Counts steps only; the same steps give the same decisions.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 FORGET = 1 / 256
 """Weight of a new step in an arm's averages."""
@@ -41,6 +42,25 @@ MAX_CATCH_UP_STEPS = 64
 are not held against it."""
 
 
+class StepKind(NamedTuple):
+    """What steps have in common that are compared.
+
+    Attributes:
+        num_draws: requests, with a tree or without, that get a token from the step anyway.
+        samples: whether most of them sample.
+        drafters: names of those that the requests allow.
+    """
+
+    num_draws: int
+    samples: bool = False
+    drafters: frozenset[str] = frozenset()
+
+    @property
+    def rounded(self) -> StepKind:
+        """Sizes of batch up to the same power of two are one kind."""
+        return self._replace(num_draws=1 << self.num_draws.bit_length())
+
+
 @dataclass(frozen=True)
 class StepOutcome:
     """What a step and its drafts came to.
@@ -50,7 +70,7 @@ class StepOutcome:
         num_tokens: of the step's batch.
         num_draft_nodes: of these.
         num_committed: output tokens that it brought.
-        samples: whether most of the draws are sampled, not greedy.
+        samples, allowed: as in `StepKind`.
         step_s: seconds in the LLM.
         total_s: seconds from asking the drafters until the next step may begin.
         asking_s: seconds until each drafter that takes time had answered; they answer side by side.
@@ -67,10 +87,15 @@ class StepOutcome:
     step_s: float
     total_s: float
     samples: bool = False
+    allowed: frozenset[str] = frozenset()
     asking_s: Mapping[str, float] = field(default_factory=dict)
     considered: Collection[str] = ()
     answered: Mapping[str, int] = field(default_factory=dict)
     drafted: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> StepKind:
+        return StepKind(self.num_draws, self.samples, self.allowed)
 
     @property
     def only_decodes(self) -> bool:
@@ -79,48 +104,22 @@ class StepOutcome:
         return self.num_draws > 0 and plain == self.num_draws
 
 
-_Kind = tuple[int, bool]
-"""Size of batch up to a power of two, and whether it samples."""
-
-
 class DrafterWorth:
-    """All drafters' worth, for every size of batch up to a power of two and both kinds of draws."""
+    """All drafters' worth at every kind of step."""
 
     def __init__(self) -> None:
-        self._contests: defaultdict[_Kind, _Contests] = defaultdict(_Contests)
+        self._contests: dict[StepKind, _Contest] = {}
 
-    def pays(self, drafter: str, num_draws: int, samples: bool) -> bool:
-        """True if the drafter should be considered for the next step."""
-        return self._contests[num_draws.bit_length(), samples].of(drafter).asks
+    def pays(self, drafter: str, kind: StepKind) -> bool:
+        """True if the drafter, one that the step allows, should be considered for it."""
+        contest = self._contests.setdefault(kind.rounded, _Contest(kind.drafters))
+        return drafter in contest.asked
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a step."""
-        if outcome.only_decodes:
-            self._contests[outcome.num_draws.bit_length(), outcome.samples].observe(outcome)
-
-
-class _Contests:
-    """All drafters at one kind of step, at most one of them on trial."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, _Contest] = {}
-
-    def of(self, drafter: str) -> _Contest:
-        return self._of.setdefault(drafter, _Contest())
-
-    def observe(self, outcome: StepOutcome) -> None:
-        trial = next((name for name, one in self._of.items() if one.is_on_trial), None)
-        if trial is not None:
-            if self._of[trial].observe(outcome, trial):
-                for name, one in self._of.items():
-                    if name != trial:
-                        one.begin_anew()
-            return
-        for name, one in self._of.items():
-            one.observe(outcome, name)
-        due = max(self._of.values(), key=lambda one: one.num_overdue, default=None)
-        if due is not None and due.num_overdue >= 0:
-            due.begin_trial()
+        contest = self._contests.get(outcome.kind.rounded)
+        if contest is not None and outcome.only_decodes:
+            contest.observe(outcome)
 
 
 class _Arm:
@@ -158,23 +157,14 @@ class _Arm:
 
 
 class _Trial:
-    """What a trial has brought and taken, steps to catch up included.
-
-    Attributes:
-        num_steps: of the trial.
-        num_others: steps meanwhile that took the other arm, as their requests wished.
-    """
+    """What a trial has brought and taken, steps to catch up included."""
 
     def __init__(self) -> None:
         self.num_steps = 0
-        self.num_others = 0
         self._tokens = 0
         self._seconds = 0.0
 
-    def add(self, outcome: StepOutcome, is_of_it: bool) -> None:
-        if not is_of_it:
-            self.num_others += 1
-            return
+    def add(self, outcome: StepOutcome) -> None:
         self.num_steps += 1
         self._tokens += outcome.num_committed
         self._seconds += outcome.total_s
@@ -187,90 +177,116 @@ class _Trial:
         return math.ceil(lost_s / (MAX_TRIAL_SHARE * arm.seconds))
 
 
-class _Contest:
-    """One drafter at one kind of step.
+@dataclass
+class _Move:
+    """Drafters whose part in the steps is tried the other way round.
 
     Attributes:
-        asks: whether the drafter is considered now.
+        drafters: one, or all.
+        run: steps between trials.
+        steps_left: until the next one is due.
     """
 
-    def __init__(self) -> None:
-        self.asks = True
-        self._favours = True
+    drafters: frozenset[str]
+    run: int = FIRST_RUN // 2  # doubled by the first trial
+    steps_left: int = FIRST_LOOK
+
+    def challenger(self, favourite: frozenset[str]) -> frozenset[str]:
+        """Who is asked when it is tried."""
+        is_asked = not favourite.isdisjoint(self.drafters)
+        return favourite - self.drafters if is_asked else favourite | self.drafters
+
+
+class _Contest:
+    """Which drafters are asked at one kind of step.
+
+    Attributes:
+        asked: now.
+    """
+
+    def __init__(self, drafters: frozenset[str]) -> None:
+        self.asked = self._favourite = drafters
+        self._drafters = drafters
+        # Drafters that answer side by side are no cheaper one by one: hence the last move.
+        self._moves = [_Move(frozenset({name})) for name in sorted(drafters)]
+        if len(drafters) > 1:
+            self._moves.append(_Move(drafters))
+        self._move: _Move | None = None  # on trial
+        self._arms = {drafters: _Arm()}
+        self._trial = _Trial()
+        self._steps_left = 0  # of the trial
+        self._steps_to_make_up = 0
+        self._newcomers: frozenset[str] = frozenset()
         self._catch_up_left = 0
-        self._trial = _Trial()
-        self.begin_anew()
 
-    def begin_anew(self) -> None:
-        """Nothing is known but the favourite."""
-        self._arms = {True: _Arm(), False: _Arm()}
-        self._steps_left = FIRST_LOOK
-        self._run = FIRST_RUN // 2  # doubled by the first trial
-
-    @property
-    def is_on_trial(self) -> bool:
-        return self.asks != self._favours
-
-    @property
-    def num_overdue(self) -> int:
-        """Steps since the run was over; below 0 while it goes on."""
-        return -self._steps_left
-
-    def begin_trial(self) -> None:
-        """Try the other arm, afresh."""
-        self.asks = not self.asks
-        self._arms[self.asks] = _Arm()
-        self._steps_left = TRIAL_STEPS
-        self._trial = _Trial()
-        self._catch_up_left = MAX_CATCH_UP_STEPS if self.asks else 0
-
-    def observe(self, outcome: StepOutcome, drafter: str) -> bool:
-        """A step with or without the drafter; a request's own wish may decide it too.
-
-        Returns:
-            True if the favourite is another one now.
-        """
-        asked = drafter in outcome.considered
-        if self.is_on_trial:
-            self._trial.add(outcome, is_of_it=asked == self.asks)
-        if asked and self._catch_up_left:
+    def observe(self, outcome: StepOutcome) -> None:
+        """A step; one that was planned before the last turn says nothing."""
+        if self._drafters.intersection(outcome.considered) != self.asked:
+            return
+        if self._move is not None:
+            self._trial.add(outcome)
+        if self._newcomers and self._catch_up_left:
             self._catch_up_left -= 1
-            if not outcome.drafted.get(drafter):
-                return False
-            self._catch_up_left = 0
-        self._arms[asked].add(outcome.num_committed, outcome.total_s)
-        if asked == self.asks:
-            self._steps_left -= 1
-        if not self.is_on_trial:
-            return False
-        if self._trial.num_others > LONGEST_TRIAL:  # requests do not allow it
-            self._end_trial(favours=self._favours)
-            return False
+            self._newcomers -= {name for name, nodes in outcome.drafted.items() if nodes}
+            if self._newcomers:
+                return
+        self._arms[self.asked].add(outcome.num_committed, outcome.total_s)
+        if self._move is None:
+            self._count_down()
+            return
+        self._steps_left -= 1
         if self._steps_left > 0:
-            return False
+            return
         if self._is_doubtful and self._trial.num_steps < LONGEST_TRIAL:
             self._steps_left = TRIAL_STEPS
-            return False
-        return self._end_trial(favours=self._lead > 0.0)
+        else:
+            self._end_trial(self._move)
 
-    def _end_trial(self, favours: bool) -> bool:
-        """Returns True if the favourite is another one now."""
-        changes = favours != self._favours
-        self._run = FIRST_RUN if changes else min(2 * self._run, LONGEST_RUN)
-        self.asks = self._favours = favours
-        self._steps_left = max(self._run, self._trial.steps_to_make_up(self._arms[favours]))
-        if favours and not changes:
-            self._catch_up_left = MAX_CATCH_UP_STEPS
-        return changes
+    def _count_down(self) -> None:
+        for move in self._moves:
+            move.steps_left -= 1
+        self._steps_to_make_up -= 1
+        due = min(self._moves, key=lambda move: move.steps_left, default=None)
+        if due is not None and due.steps_left <= 0 >= self._steps_to_make_up:
+            self._begin_trial(due)
+
+    def _begin_trial(self, move: _Move) -> None:
+        self._move = move
+        self._ask(move.challenger(self._favourite))
+        self._arms[self.asked] = _Arm()
+        self._trial = _Trial()
+        self._steps_left = TRIAL_STEPS
+
+    def _end_trial(self, move: _Move) -> None:
+        smaller, larger = sorted((self.asked, self._favourite), key=len)
+        winner = larger if self._lead > 0.0 else smaller
+        if winner == self._favourite:
+            move.run = min(2 * move.run, LONGEST_RUN)
+        else:
+            for other in self._moves:
+                other.run, other.steps_left = FIRST_RUN // 2, FIRST_LOOK
+            move.run = FIRST_RUN
+        move.steps_left = move.run
+        self._steps_to_make_up = self._trial.steps_to_make_up(self._arms[winner])
+        self._arms = {winner: self._arms[winner]}
+        self._move = None
+        self._favourite = winner
+        self._ask(winner)
+
+    def _ask(self, drafters: frozenset[str]) -> None:
+        self._newcomers = drafters - self.asked
+        self._catch_up_left = MAX_CATCH_UP_STEPS
+        self.asked = drafters
 
     @property
     def _lead(self) -> float:
-        """By what share of its tokens a second asking is better than a tie."""
-        asking, leaving = self._arms[True].tokens_per_s, self._arms[False].tokens_per_s
-        return 1.0 - (1.0 - TIE) * leaving / asking if asking else -1.0
+        """By what share of its tokens a second asking more drafters is better than a tie."""
+        smaller, larger = sorted((self.asked, self._favourite), key=len)
+        more, fewer = self._arms[larger].tokens_per_s, self._arms[smaller].tokens_per_s
+        return 1.0 - (1.0 - TIE) * fewer / more if more else -1.0
 
     @property
     def _is_doubtful(self) -> bool:
-        tried, favourite = self._arms[self.asks].error, self._arms[self._favours].error
+        tried, favourite = self._arms[self.asked].error, self._arms[self._favourite].error
         # Of no use where it is the favourite that is not known better.
         return tried > favourite and abs(self._lead) < DOUBT * math.hypot(tried, favourite)

@@ -10,7 +10,7 @@ from actors.request_manager.budget import BUDGETS, Acceptance
 from actors.request_manager.config import SpeculationConfig
 from actors.request_manager.draft_gain import share_of
 from actors.request_manager.drafter_names import kind_of
-from actors.request_manager.drafter_worth import StepOutcome
+from actors.request_manager.drafter_worth import StepKind, StepOutcome
 from actors.request_manager.drafters import DRAFTERS, GRAMMAR
 from actors.request_manager.drafting import Drafting, DraftsByRequest, draft_task
 from actors.request_manager.merge import MergedTree, merge
@@ -26,13 +26,16 @@ class Accepted(NamedTuple):
     nodes: Sequence[int]
 
 
+NO_STEP = StepKind(0)
+
+
 @dataclass(frozen=True)
 class Guesses:
     """What the drafters brought.
 
     Attributes:
         trees: by request id.
-        samples: whether most of the step's draws are sampled, not greedy.
+        kind: of the step, as far as it was known before anyone was asked.
         considered: names of the drafters that were asked, or might have been.
         answered: for which requests each drafter that takes time had guesses.
         promises: by request id, tokens that were expected before anyone was asked who takes time.
@@ -40,7 +43,7 @@ class Guesses:
     """
 
     trees: Mapping[int, MergedTree] = field(default_factory=dict)
-    samples: bool = False
+    kind: StepKind = NO_STEP
     considered: Collection[str] = ()
     answered: Mapping[str, Collection[int]] = field(default_factory=dict)
     promises: Mapping[int, float] = field(default_factory=dict)
@@ -83,15 +86,14 @@ class Guessing:
         Drafters without a model answer at once; then those that take time are asked, side by side,
         for the requests for which that pays.
         """
-        num_draws, samples = sum(turn.draws for turn in turns), _mostly_sampled(turns)
+        num_draws = sum(turn.draws for turn in turns)
         bar = self._budget.bar(num_draws, _num_tokens(turns))
         tasks = [task for turn in turns if (task := draft_task(turn, self._config, bar))]
-        considered = {
-            name
-            for name in self._names
-            if any(_concerns(name, task) for task in tasks)
-            and self._considers(name, num_draws, samples)
-        }
+        allowed = {name for name in self._names if any(_concerns(name, task) for task in tasks)}
+        # Grammars take no time to speak of, and their drafts are judged one by one: no trials.
+        judged = frozenset(allowed - {GRAMMAR})
+        kind = StepKind(num_draws, _mostly_sampled(turns), judged)
+        considered = allowed - {name for name in judged if not self._budget.considers(name, kind)}
         free, _ = await self._drafting.ask(
             tasks,
             lambda name, task: name in considered and name in DRAFTERS and _concerns(name, task),
@@ -115,7 +117,7 @@ class Guessing:
         if drafted:
             trees, faults = self._merge(tasks, _joined(free, drafted))
         self._drafting.note_rejected(faults)
-        return Guesses(trees, samples, considered, _by_drafter(drafted), promises, asking_s)
+        return Guesses(trees, kind, considered, _by_drafter(drafted), promises, asking_s)
 
     def choose(
         self, trees: Mapping[int, MergedTree], turns: Sequence[Turn], room: int
@@ -149,10 +151,6 @@ class Guessing:
     def forget(self, request_id: int) -> None:
         """A request is over."""
         self._drafting.forget(request_id)
-
-    def _considers(self, name: str, num_draws: int, samples: bool) -> bool:
-        """Grammars take no time to speak of, and their drafts are judged one by one: no trials."""
-        return name == GRAMMAR or self._budget.considers(name, num_draws, samples)
 
     def _merge(
         self, tasks: Sequence[DraftTask], drafts: DraftsByRequest

@@ -14,12 +14,15 @@ from actors.request_manager.drafter_worth import (
     LONGEST_RUN,
     LONGEST_TRIAL,
     MAX_CATCH_UP_STEPS,
+    MAX_TRIAL_SHARE,
     TRIAL_STEPS,
     DrafterWorth,
+    StepKind,
     StepOutcome,
 )
 
 STEP_S = 10e-3
+SSM = frozenset({"ssm"})
 
 
 class House:
@@ -33,7 +36,7 @@ class House:
 
     def step(self, gain: float, cost: float, *, prefills: bool = False, nodes: int = 4) -> bool:
         """One step; whether the drafter was asked."""
-        asked = self.worth.pays("ssm", self.num_draws, self.samples)
+        asked = self.worth.pays("ssm", StepKind(self.num_draws, self.samples, SSM))
         share = gain / self.num_draws
         accepted = sum(self.chance.random() < share for _ in range(self.num_draws))
         self.worth.observe(
@@ -45,6 +48,7 @@ class House:
                 step_s=STEP_S,
                 total_s=STEP_S + cost * asked,
                 samples=self.samples,
+                allowed=SSM,
                 considered=("ssm",) if asked else (),
                 drafted={"ssm": nodes} if asked and nodes else {},
             )
@@ -93,7 +97,7 @@ def test_it_comes_back_and_goes_as_things_change() -> None:
 def test_what_a_pause_leaves_to_catch_up_with_is_not_held_against_it() -> None:
     house = House()
     house.asked(400, 0.0, 5e-3)
-    while not house.worth.pays("ssm", 1, False):
+    while not house.worth.pays("ssm", StepKind(1, False, SSM)):
         house.step(0.0, 5e-3)
     for _ in range(MAX_CATCH_UP_STEPS - 1):
         assert house.step(0.0, 90e-3, nodes=0)
@@ -103,17 +107,17 @@ def test_what_a_pause_leaves_to_catch_up_with_is_not_held_against_it() -> None:
 def test_sizes_of_batch_are_judged_apart() -> None:
     house = House(16)
     house.asked(200, 0.5, 9e-3)
-    assert not house.worth.pays("ssm", 16, False)
-    assert not house.worth.pays("ssm", 31, False)
-    assert house.worth.pays("ssm", 15, False)
-    assert house.worth.pays("ssm", 1, False)
+    assert not house.worth.pays("ssm", StepKind(16, False, SSM))
+    assert not house.worth.pays("ssm", StepKind(31, False, SSM))
+    assert house.worth.pays("ssm", StepKind(15, False, SSM))
+    assert house.worth.pays("ssm", StepKind(1, False, SSM))
 
 
 def test_greedy_and_sampled_draws_are_judged_apart() -> None:
     house = House(samples=True)
     house.asked(1000, 0.1, 9e-3)
-    assert not house.worth.pays("ssm", 1, True)
-    assert house.worth.pays("ssm", 1, False)
+    assert not house.worth.pays("ssm", StepKind(1, True, SSM))
+    assert house.worth.pays("ssm", StepKind(1, False, SSM))
 
 
 @pytest.mark.parametrize(("loss", "asks"), [(-0.05, True), (-0.01, True), (0.1, False)])
@@ -154,19 +158,18 @@ class Pool:
         self.worth = DrafterWorth()
         self.drafters = drafters
         self.chance = random.Random(1)
+        self.seconds = 0.0
 
     def asked(self, num_steps: int, allowed: Collection[str] | None = None) -> dict[str, float]:
         """The share of steps in which each was asked."""
         counts = Counter[str]()
+        kind = StepKind(1, drafters=frozenset(self.drafters if allowed is None else allowed))
         for _ in range(num_steps):
-            asked = {
-                name
-                for name in self.drafters
-                if self.worth.pays(name, 1, False) and (allowed is None or name in allowed)
-            }
+            asked = {name for name in kind.drafters if self.worth.pays(name, kind)}
             counts.update(asked)
             gain = sum(self.chance.random() < self.drafters[name][0] for name in asked)
             cost = max((self.drafters[name][1] for name in asked), default=0.0)
+            self.seconds += STEP_S + cost
             self.worth.observe(
                 StepOutcome(
                     num_draws=1,
@@ -175,6 +178,7 @@ class Pool:
                     num_committed=1 + gain,
                     step_s=STEP_S,
                     total_s=STEP_S + cost,
+                    allowed=kind.drafters,
                     considered=asked,
                     drafted=dict.fromkeys(asked, 2),
                 )
@@ -197,8 +201,26 @@ def test_all_that_pay_are_asked_and_only_one_is_on_trial() -> None:
     assert min(shares.values()) > 0.9
 
 
-def test_a_trial_that_no_request_allows_holds_up_nobody() -> None:
+def test_what_requests_allow_is_judged_apart() -> None:
+    """Together they are of no use: one guesses what the other does."""
     pool = Pool(one=(0.0, 4e-3), two=(0.0, 4e-3))
     pool.asked(3000)
     pool.drafters["two"] = (0.9, 1e-3)
-    assert pool.asked(6000, allowed=("two",))["two"] > 0.5
+    assert pool.asked(6000, allowed=("two",))["two"] > 0.9
+
+
+def test_all_trials_together_cost_a_small_share_of_the_time() -> None:
+    """Three that are as dear as they are useless."""
+    pool = Pool(one=(0.0, 9e-3), two=(0.0, 9e-3), three=(0.0, 9e-3))
+    pool.asked(2000)
+    before_s = pool.seconds
+    pool.asked(20_000)
+    lost_share = (pool.seconds - before_s) / (20_000 * STEP_S) - 1.0
+    assert 0.0 < lost_share < 1.2 * MAX_TRIAL_SHARE
+
+
+def test_those_that_only_together_cost_what_they_bring_are_all_left_out() -> None:
+    """They answer side by side: without one of them, the others are no faster."""
+    pool = Pool(one=(0.1, 9e-3), two=(0.1, 9e-3), three=(0.1, 9e-3))
+    pool.asked(2000)
+    assert max(pool.asked(8000).values()) < 0.05
