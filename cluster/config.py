@@ -28,6 +28,7 @@ from actors.request_manager.config import SchedulerConfig, SpeculationConfig
 from actors.request_manager.drafter_names import SSM, ssm_names
 from actors.ssm.config import SSMConfig
 from cluster.logs import LogsConfig
+from cluster.tracing import TracingConfig
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -152,6 +153,7 @@ class Config(BaseModel):
     api: ApiConfig = ApiConfig()
     metrics: MetricsConfig = MetricsConfig()
     logs: LogsConfig = LogsConfig()
+    tracing: TracingConfig = TracingConfig()
 
     @field_validator("ssms")
     @classmethod

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry
 
 from actors import rpc
@@ -40,9 +41,11 @@ from cluster.metrics_server import ExposedActor, MetricsServer, Target, process_
 from cluster.models import resolve_draft_model, resolve_model
 from cluster.observed import ObservedDrafter, ObservedDrafting, ObservedRank
 from cluster.placement import Placement, plan_placement
+from cluster.step_spans import StepSpans
 from cluster.supervisor import ActorGroup, BodyMaker
 from cluster.tokenizer import load_encoder, load_vocabulary
 from cluster.trace import StepTrace
+from cluster.tracing import open_tracing
 
 PLACEMENT_TIMEOUT_S = 60.0
 
@@ -52,11 +55,16 @@ MANAGER, LLM = "manager", "llm"
 
 @dataclass(frozen=True)
 class Launched:
-    """A running manager; whoever launched it stops it."""
+    """A running manager; whoever launched it stops it.
+
+    Attributes:
+        tracer: of the manager's process; None if nothing is traced.
+    """
 
     engine: Engine
     description: LLMDescription
     metrics: Metrics
+    tracer: Tracer | None
     _metrics_address: str
     _ranks: ActorGroup
     _ssms: Sequence[ActorGroup]
@@ -104,8 +112,9 @@ async def launch(config: Config) -> Launched:
         group = await asyncio.to_thread(ray_api.use_placement_group, placement, PLACEMENT_TIMEOUT_S)
         resources.callback(group.remove)
         registry = process_registry(MANAGER)
-        trace = _open_trace(config, resources)
-        metrics = Metrics(registry, config.model.name, config.drafter_names, trace)
+        trace, tracer = _open_trace(config, resources), _open_tracer(config, resources)
+        spans = StepSpans(tracer) if tracer else None
+        metrics = Metrics(registry, config.model.name, config.drafter_names, trace, spans)
         more = (group, config.llm.start_timeout_s)
         makers = _rank_makers(config, folder, placement)
         note = functools.partial(metrics.part_is_up, "LLMRank", 0)
@@ -140,7 +149,7 @@ async def launch(config: Config) -> Launched:
         _check_vocabulary(language.vocabulary, description)
         metrics.watch_ranks(lambda: client.descriptions)
         drafters = await _drafters(
-            config, description, language, ssms, ssm_addresses, metrics, resources
+            config, description, language, ssms, ssm_addresses, metrics, spans, resources
         )
         engine = Engine(
             client,
@@ -156,7 +165,7 @@ async def launch(config: Config) -> Launched:
         exposed = await asyncio.to_thread(_expose, config, registry)
         resources.callback(exposed.close)
         return Launched(
-            engine, description, metrics, exposed.address, ranks, ssms, resources.pop_all()
+            engine, description, metrics, tracer, exposed.address, ranks, ssms, resources.pop_all()
         )
 
 
@@ -168,6 +177,14 @@ def _open_trace(config: Config, resources: AsyncExitStack) -> StepTrace | None:
     trace = StepTrace(Path(llm.trace_file), num_ranks, llm.pipeline_parallel)
     resources.callback(trace.close)
     return trace
+
+
+def _open_tracer(config: Config, resources: AsyncExitStack) -> Tracer | None:
+    tracing = open_tracing(config.tracing, MANAGER)
+    if tracing is None:
+        return None
+    resources.push_async_callback(tracing.close)
+    return tracing.tracer
 
 
 def _check_vocabulary(vocabulary: Vocabulary, description: LLMDescription) -> None:
@@ -185,6 +202,7 @@ async def _drafters(
     ssms: Sequence[ActorGroup],
     addresses: Sequence[Sequence[str]],
     metrics: Metrics,
+    spans: StepSpans | None,
     resources: AsyncExitStack,
 ) -> list[Drafter]:
     """The drafters in the order of the configuration."""
@@ -208,7 +226,8 @@ async def _drafters(
             if tuned_for != llm.weights_hash:
                 path = config.ssms[index].path
                 raise ModelError(f"{path} was tuned for another LLM than the one here")
-            drafters.append(ObservedDrafter(drafter, metrics))
+            on_call = spans.drafter_called if spans else None
+            drafters.append(ObservedDrafter(drafter, metrics, on_call=on_call))
     return drafters
 
 

@@ -1,4 +1,5 @@
-"""Logs: one line an event, as text or as JSON, with the id of the request that it is about.
+"""Logs: one line an event, as text or as JSON, with the id of the request that it is about, and
+that of its trace if there is one.
 
 Prompts, outputs and keys are never logged, by whatever writes an event. Each process says what it
 is; Ray keeps the lines of each in a file of its own (`worker-*.err` in the session's logs).
@@ -15,11 +16,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-OURS = ("actors", "cluster", "deploy")
+OURS = ("actors", "cluster", "deploy", "opentelemetry")
+"""Loggers that are written: our packages', and that of the library which sends our spans."""
+
 FIELDS = "fields"
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 """Of the request that the running task is for; lines that are written there carry it."""
+
+trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
+"""Of the trace that the running task is part of; None if none is kept."""
 
 
 class LogsConfig(BaseModel):
@@ -94,6 +100,6 @@ class TextLines(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    of_task = request_id.get()
-    fields: dict[str, object] = {} if of_task is None else {"request_id": of_task}
+    of_task = {"request_id": request_id.get(), "trace_id": trace_id.get()}
+    fields: dict[str, object] = {name: id_ for name, id_ in of_task.items() if id_ is not None}
     return fields | getattr(record, FIELDS, {})

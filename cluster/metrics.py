@@ -16,6 +16,7 @@ from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.generation import FinishReason
 from actors.request_manager.ports import StepRecord
 from cluster.metric_maker import MetricMaker
+from cluster.step_spans import StepSpans
 from cluster.trace import StepTrace
 
 PARTS = ("LLMRank", "DraftModel")
@@ -43,7 +44,7 @@ class Metrics:
         registry: where the metrics live; one manager a registry.
         model_name: the value of the label `model_name` of all of them.
         drafters: names of those that will be asked.
-        trace: is told of steps too; None for nobody.
+        trace, spans: are told of steps too; None for nobody.
     """
 
     def __init__(
@@ -52,9 +53,11 @@ class Metrics:
         model_name: str,
         drafters: Collection[str] = (),
         trace: StepTrace | None = None,
+        spans: StepSpans | None = None,
     ) -> None:
         self._registry = registry
         self._trace = trace
+        self._spans = spans
         make = MetricMaker(registry, model_name)
         self._finished = make.counters(
             "treeserve_requests", "Requests that ended, by reason.", "finish_reason"
@@ -245,6 +248,8 @@ class Metrics:
     def step_done(self, record: StepRecord) -> None:
         if self._trace is not None:
             self._trace.step_done(record)
+        if self._spans is not None:
+            self._spans.step_done(record)
         self._steps.inc()
         self._rows.observe(record.num_rows)
         self._committed.inc(record.num_committed)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 
@@ -18,6 +18,7 @@ from actors.request_manager.ports import Clock, Draft, Drafter, DraftTask
 from actors.ssm.actor import Drafting
 from cluster.metric_maker import MetricMaker
 from cluster.metrics import STEP_BUCKETS_S, Metrics
+from cluster.step_spans import DraftCall
 
 
 class ObservedRank:
@@ -114,13 +115,21 @@ class ObservedDrafter:
         drafter: who is asked.
         metrics: is told how each call went.
         clock: monotonic seconds.
+        on_call: is told of each call; None for nobody.
     """
 
-    def __init__(self, drafter: Drafter, metrics: Metrics, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        drafter: Drafter,
+        metrics: Metrics,
+        clock: Clock = time.monotonic,
+        on_call: Callable[[DraftCall], None] | None = None,
+    ) -> None:
         self.name = drafter.name
         self._drafter = drafter
         self._metrics = metrics
         self._clock = clock
+        self._on_call = on_call
 
     @property
     def is_away(self) -> bool:
@@ -136,7 +145,11 @@ class ObservedDrafter:
             outcome = "late"  # whoever asks cancels at the deadline
             raise
         finally:
-            self._metrics.drafter_called(self.name, outcome, self._clock() - begun_s)
+            ended_s = self._clock()
+            self._metrics.drafter_called(self.name, outcome, ended_s - begun_s)
+            if self._on_call is not None:
+                asked = {task.request_id for task in tasks}
+                self._on_call(DraftCall(self.name, outcome, begun_s, ended_s, asked))
         return drafts
 
     def forget(self, request_id: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from fastapi import FastAPI, Request
+from opentelemetry.trace import Tracer
 from starlette.responses import Response
 
 from actors.errors import InputError
@@ -35,6 +36,7 @@ from deploy.prompts import EncodedPrompt, PromptEncoder, Tokenizer
 from deploy.readiness import Readiness
 from deploy.request_body import read_json_object, validate
 from deploy.request_log import Logged, name_request
+from deploy.request_spans import TracedBackend, TracedRequests
 from deploy.requests import (
     Budget,
     Choice,
@@ -65,6 +67,7 @@ def build_app(
     vocabulary: Vocabulary,
     settings: ApiSettings | None = None,
     door: Door | None = None,
+    tracer: Tracer | None = None,
     *,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
@@ -76,11 +79,14 @@ def build_app(
         tokenizer: of `transformers`; used from one thread only.
         vocabulary: the same tokenizer's, as bytes.
         door: lets requests in; by default everybody.
+        tracer: makes a span for each request that is traced; None if none is.
         clock, wall_clock: monotonic and calendar seconds.
         new_seed: where a request's seed comes from if it has none.
     """
     settings = settings or ApiSettings()
     door = door or Door(ApiKeys())
+    if tracer is not None:
+        backend = TracedBackend(backend)
     readiness = Readiness(backend, settings, clock)
     metrics = HttpMetrics(backend.description.model_name)
     service = _Service(
@@ -104,6 +110,9 @@ def build_app(
     app.add_middleware(HeadAsGet)
     app.add_middleware(Counted, metrics=metrics)
     app.add_middleware(Logged, clock=clock)
+    if tracer is not None:
+        model_name = backend.description.model_name
+        app.add_middleware(TracedRequests, tracer=tracer, model_name=model_name)
     _add_generation_routes(app, service)
     _add_model_routes(app, backend, created=int(wall_clock()))
     _add_status_routes(app, readiness, door)

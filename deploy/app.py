@@ -39,6 +39,7 @@ from cluster.metrics_server import Target
 from cluster.models import model_note, resolve_model
 from cluster.placement import plan_placement
 from cluster.tokenizer import load_tokenizer
+from cluster.tracing import open_tracing
 from deploy.api import build_app
 from deploy.api_keys import ApiKeys, read_keys
 from deploy.backend import BackendDescription
@@ -46,8 +47,9 @@ from deploy.doorkeeper import Door
 from deploy.http_protocol import ConnectionLimits
 from deploy.http_server import HttpServer
 from deploy.manager_link import ManagerLink, Transport
+from deploy.output_spans import TracedEngine
 from deploy.serve_backend import ServeBackend
-from deploy.session import Batch, Group, Sessions
+from deploy.session import Batch, Engine, Group, Sessions
 from deploy.settings import ApiSettings
 
 APPLICATION = "treeserve"
@@ -71,7 +73,10 @@ class RequestManager:
         set_up_logging(config.logs, MANAGER)
         self._config = config
         self._launched: Launched = await launch(config)
-        self._sessions = Sessions(self._launched.engine)
+        engine: Engine = self._launched.engine
+        if self._launched.tracer is not None:
+            engine = TracedEngine(engine, self._launched.tracer)
+        self._sessions = Sessions(engine)
         keep_what_is_loaded()
 
     async def describe(self) -> BackendDescription:
@@ -154,7 +159,15 @@ class Ingress:
         max_inside = 2 * description.max_places  # beside those with a place, as many more that ask
         self._door = Door(ApiKeys(keys), api.max_requests_per_key, max_inside)
         settings = ApiSettings(max_body_bytes=api.max_body_bytes)
-        self._app = build_app(backend, loaded.tokenizer, loaded.vocabulary, settings, self._door)
+        self._tracing = open_tracing(config.tracing, "ingress")
+        self._app = build_app(
+            backend,
+            loaded.tokenizer,
+            loaded.vocabulary,
+            settings,
+            self._door,
+            self._tracing.tracer if self._tracing else None,
+        )
         limits = ConnectionLimits(
             max_connections=api.max_connections,
             receive_timeout_s=api.receive_timeout_s,
@@ -179,10 +192,14 @@ class Ingress:
         await self._link.close(UnavailableError("the server is shutting down"))
         await self._door.drain(LAST_WORDS_S)
         await self._server.stop()
+        if self._tracing is not None:
+            await self._tracing.close()
 
     async def __del__(self) -> None:
         if server := getattr(self, "_server", None):
             await server.stop()
+        if tracing := getattr(self, "_tracing", None):
+            await tracing.close()
 
 
 def build_application(config: Config, num_starts: int = 1) -> serve.Application:

@@ -66,16 +66,20 @@ class WatchedSend:
 
     Attributes:
         status: None before there is an answer.
+        is_complete: the whole answer has been sent.
     """
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.status: int | None = None
+        self.is_complete = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
         await self._send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.is_complete = True
 
 
 def is_generation(scope: Scope) -> bool:

@@ -16,6 +16,7 @@ from actors.request_manager.generation import GenerationRequest
 from actors.request_manager.outbox import News, Outbox, Sink
 from actors.request_manager.request import Request
 from cluster.logs import log_event
+from cluster.tracing import trace_id_in
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +88,7 @@ class _Session:
         while batch := await self._outbox.take():
             for request_id, news in batch.items():
                 if news.is_last:
-                    self._running.pop(request_id, None)
-                    _log_end(request_id, news)
+                    _log_end(request_id, self._running.pop(request_id, None), news)
             yield batch
 
     def submit(self, group: Group) -> TreeServeError | None:
@@ -114,7 +114,7 @@ class _Session:
         self.cancel(list(self._running))
 
 
-def _log_end(request_id: str, news: News) -> None:
+def _log_end(request_id: str, request: Request | None, news: News) -> None:
     reason = news.event.finish_reason if news.event else None
     stats = news.event.stats if news.event else None
     log_event(
@@ -124,4 +124,11 @@ def _log_end(request_id: str, news: News) -> None:
         reason=type(news.error).__name__ if news.error else reason,
         num_llm_steps=stats.num_llm_steps if stats else None,
         num_accepted_draft_tokens=stats.num_accepted_draft_tokens if stats else None,
+        **_trace_of(request),
     )
+
+
+def _trace_of(request: Request | None) -> dict[str, str]:
+    if request is None or not request.asked.traceparent:
+        return {}
+    return {"trace_id": trace_id_in(request.asked.traceparent)}

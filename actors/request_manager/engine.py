@@ -29,7 +29,7 @@ from actors.request_manager.merge import MergedTree
 from actors.request_manager.outbox import Outbox, Sink
 from actors.request_manager.ports import LLM, Clock, Drafter, Observer
 from actors.request_manager.prefix_reuse import PrefixReuse
-from actors.request_manager.records import Laps, Tally, step_outcome, step_record
+from actors.request_manager.records import Laps, Tally, step_outcome, step_record, traced_rows
 from actors.request_manager.recovery import Fate, judge, restore
 from actors.request_manager.request import Request, State
 from actors.request_manager.scheduler import Scheduler
@@ -238,7 +238,8 @@ class Engine:
             accepted_drafts(rows, verified),
         )
         counts = self._scheduler.take_counts()
-        self._observer.step_done(step_record(message, rows, reply, tally, counts, laps.seconds))
+        traced = traced_rows(rows, verified, events)
+        self._observer.step_done(step_record(message, rows, reply, tally, counts, laps, traced))
         self._learning_s = self._clock() - since
         self._wake()
 

@@ -89,6 +89,8 @@ class GenerationRequest:
         priority: lower ones run first; among equals, those that came first.
         grammar: what the output must follow, as source text; empty for anything.
         internal: kept out of public metrics (readiness probes).
+        traceparent: the span that it is part of, as W3C Trace Context writes it; empty if its trace
+            is not kept.
     """
 
     request_id: str
@@ -102,6 +104,7 @@ class GenerationRequest:
     speculation: SpeculationOptions = field(default_factory=SpeculationOptions)
     priority: int = 0
     internal: bool = False
+    traceparent: str = ""
 
 
 @dataclass(frozen=True)

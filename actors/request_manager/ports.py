@@ -123,6 +123,26 @@ class Drafter(Protocol):
 
 
 @dataclass(frozen=True)
+class TracedRow:
+    """What a step was to one request whose trace is kept.
+
+    Attributes:
+        request_id: the manager's number for it.
+        traceparent: as in `GenerationRequest`.
+        num_tokens: of its known tokens that were run: one, or a chunk of its prompt.
+        num_draft_nodes, num_accepted: below them, and how many of those were committed.
+        num_committed: output tokens that the step brought it.
+    """
+
+    request_id: int
+    traceparent: str
+    num_tokens: int
+    num_draft_nodes: int
+    num_accepted: int
+    num_committed: int
+
+
+@dataclass(frozen=True)
 class StepRecord:
     """One turn of the loop, for observers: raw counts and seconds, nothing derived.
 
@@ -139,6 +159,8 @@ class StepRecord:
         depths: of the decoding requests in the step.
         noise_hits, noise_misses: positions whose noise the LLM had at hand, or had to compute.
         step_id, group: of the step's message.
+        begun_s: when the step began, by the manager's clock; its phases follow one another.
+        traced: the requests in the step whose traces are kept.
     """
 
     num_rows: int
@@ -159,6 +181,8 @@ class StepRecord:
     noise_misses: int = 0
     step_id: int = 0
     group: int = 0
+    begun_s: float = 0.0
+    traced: Sequence[TracedRow] = ()
 
 
 class Observer(Protocol):

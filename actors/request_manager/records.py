@@ -10,17 +10,19 @@ from actors.messages import StepMessage, StepReply
 from actors.request_manager.composer import StepRow
 from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.drafter_worth import StepOutcome
+from actors.request_manager.generation import GenerationEvent
 from actors.request_manager.guessing import Guesses
-from actors.request_manager.ports import Clock, StepRecord
+from actors.request_manager.ports import Clock, StepRecord, TracedRow
 from actors.request_manager.turns import AdmissionCounts
+from actors.request_manager.verify import Verified
 
 
 class Laps:
-    """Splits a stretch of time into named phases."""
+    """Splits a stretch of time, from `begun_s` on, into named phases."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._since = clock()
+        self.begun_s = self._since = clock()
         self.seconds: dict[str, float] = {}
 
     def end(self, phase: str) -> None:
@@ -57,7 +59,8 @@ def step_record(
     reply: StepReply,
     tally: Tally,
     counts: AdmissionCounts,
-    phase_s: Mapping[str, float],
+    laps: Laps,
+    traced: Sequence[TracedRow],
 ) -> StepRecord:
     """Everything that is known of a step when it is over."""
     return StepRecord(
@@ -71,7 +74,7 @@ def step_record(
         queried_tokens=counts.queried_tokens,
         reused_tokens=counts.reused_tokens,
         preemptions=counts.preemptions,
-        phase_s=phase_s,
+        phase_s=laps.seconds,
         forward_s=reply.forward_s,
         sample_s=reply.sample_s,
         depths=tally.depths,
@@ -79,7 +82,33 @@ def step_record(
         noise_misses=reply.noise_misses,
         step_id=message.step_id,
         group=message.group,
+        begun_s=laps.begun_s,
+        traced=traced,
     )
+
+
+def traced_rows(
+    rows: Sequence[StepRow],
+    verified: Sequence[Verified | None],
+    events: Sequence[GenerationEvent | None],
+) -> list[TracedRow]:
+    """The rows of requests whose traces are kept; `events` are those that the step brought."""
+    traced = []
+    for row, outcome, event in zip(rows, verified, events, strict=True):
+        if row.turn.request.asked.traceparent:
+            num_committed = len(event.token_ids) if event else 0
+            num_accepted = min(len(outcome.accepted), num_committed) if outcome else 0
+            traced.append(
+                TracedRow(
+                    row.turn.request.request_id,
+                    row.turn.request.asked.traceparent,
+                    row.turn.num_tokens,
+                    len(row.drafts),
+                    num_accepted,
+                    num_committed,
+                )
+            )
+    return traced
 
 
 def step_outcome(

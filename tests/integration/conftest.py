@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from collector import Collector, running_collector
 
 from cluster.bench.server import free_port
 from tests.processes import descendants
@@ -77,17 +78,26 @@ def draft_path(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="session")
-def server(smollm2_path: Path, draft_path: Path) -> Iterator[Server]:
+def collector() -> Iterator[Collector]:
+    """Gets the server's spans."""
+    with running_collector() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def server(smollm2_path: Path, draft_path: Path, collector: Collector) -> Iterator[Server]:
     """The embedded model in float32, served on a port of its own; the draft model is always asked,
-    and almost always wrong."""
+    and almost always wrong. Requests are traced only if they ask for it."""
     from cluster import ray_api
     from cluster.config import parse_config
     from cluster.placement import plan_placement
     from deploy.environment import prepare_environment
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OTEL_BSP_SCHEDULE_DELAY", "200")  # ms until spans leave
     content = yaml.safe_load(CONFIG.read_text())
     content["api"] = {"port": free_port()}
+    content["tracing"] = {"endpoint": collector.url, "sample": 0.0}
     content["ssms"] = [{"path": str(draft_path), "max_nodes": 3}]
     content["speculation"] |= {"drafters": ["ssm", "grammar", "prompt_lookup"], "budget": "fixed"}
     config = parse_config(yaml.safe_dump(content))

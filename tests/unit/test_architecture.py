@@ -23,6 +23,7 @@ ALLOWED_IN: dict[str, tuple[str, ...]] = {
     "ray": ("cluster/ray_api.py", "deploy/app.py"),
     "deepspeed": ("actors/llm/",),
     "llguidance": ("actors/grammar.py",),
+    "opentelemetry": ("cluster/", "deploy/"),
     "grpc": (
         "actors/rpc.py",
         "actors/rpc_stream.py",
@@ -193,6 +194,7 @@ def test_a_planted_import_against_the_direction_is_found(path, source):
         ("cluster/health.py", "import grpc.aio"),
         ("actors/request_manager/engine.py", "import torch.nn"),
         ("actors/request_manager/merge.py", "from transformers import AutoTokenizer"),
+        ("actors/llm/actor.py", "from opentelemetry import trace"),
         ("actors/request_manager/drafters/suffix.py", "from protos import speculation_pb2"),
     ],
 )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+from opentelemetry.trace import Tracer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -217,6 +218,7 @@ class Served:
     settings: ApiSettings = field(default_factory=ApiSettings)
     clock: Callable[[], float] = lambda: 0.0
     door: Door | None = None
+    tracer: Tracer | None = None
 
     def __post_init__(self) -> None:
         self.app = build_app(
@@ -225,6 +227,7 @@ class Served:
             self.backend.vocabulary,
             self.settings,
             self.door,
+            self.tracer,
             clock=self.clock,
             wall_clock=lambda: 1_700_000_000.0,
             new_seed=lambda: 7,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from typing import NamedTuple
 
 import pytest
 
@@ -51,13 +52,19 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager_link, "RETRY_S", 0.0)
 
 
+class Running(NamedTuple):
+    """What such an engine has of a request."""
+
+    asked: GenerationRequest
+
+
 class ScriptedEngine:
     """Plays the next script for each request; an exception of the transport kills the manager."""
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
 
-    def submit(self, asked: Sequence[tuple[GenerationRequest, Sink]]) -> list[str]:
+    def submit(self, asked: Sequence[tuple[GenerationRequest, Sink]]) -> list[Running]:
         scripts = [self._manager.scripts.pop(0) for _ in asked]
         self._manager.requests += [request for request, _ in asked]
         for script in scripts:
@@ -65,10 +72,10 @@ class ScriptedEngine:
                 raise script[0]
         for (_, sink), script in zip(asked, scripts, strict=True):
             self._manager.play(sink, script)
-        return [request.request_id for request, _ in asked]
+        return [Running(request) for request, _ in asked]
 
-    def cancel(self, request: str) -> None:
-        self._manager.cancelled.append(request)
+    def cancel(self, request: Running) -> None:
+        self._manager.cancelled.append(request.asked.request_id)
 
 
 class Manager:
