@@ -129,7 +129,9 @@ class Metrics:
             "treeserve_offload_bytes", "Bytes of the LLM's weights that were streamed."
         )
         self._step_bytes = make.histogram(
-            "treeserve_offload_step_bytes", "Those of one LLM step; of stages that overlap, about.", STREAM_BUCKETS
+            "treeserve_offload_step_bytes",
+            "Those of one LLM step; of stages that overlap, about.",
+            STREAM_BUCKETS,
         )
         self._token_bytes = make.histogram(
             "treeserve_offload_token_bytes",
