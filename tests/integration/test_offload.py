@@ -14,6 +14,7 @@ import torch
 import transformers
 
 from actors.llm.config import LLMConfig
+from actors.llm.offload.swap_folder import PREFIX
 from actors.llm.rank import RankOptions, load_rank
 from actors.messages import StepReply
 from actors.request_manager.engine import Engine
@@ -109,7 +110,7 @@ async def test_weights_in_files_outlive_the_rank_that_reads_them_only_as_new_one
 
     def strike() -> None:
         if len(watcher.steps) == 12:
-            folders.extend(tmp_path.glob("rank-*"))
+            folders.extend(tmp_path.glob(f"{PREFIX}*"))
             os.kill(ranks.processes[0].pid, signal.SIGKILL)
 
     watcher.after_step = strike
@@ -121,4 +122,4 @@ async def test_weights_in_files_outlive_the_rank_that_reads_them_only_as_new_one
         stored = list(tmp_path.rglob("*.swp"))
         assert len(stored) == 3 * 5  # of each layer all but its keys and values
         assert sum(file.stat().st_size for file in stored) >= 3 * 4 * (2 * 512**2 + 3 * 512 * 1024)
-    wait_until(lambda: not list(tmp_path.glob("rank-*")))
+    wait_until(lambda: not list(tmp_path.glob(f"{PREFIX}*")))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from conftest import Server
-from test_split_launch import NUM_TOKENS, answer_of, collect, launched
+import ray
+from conftest import Server, wait_until
+from launching import collect, launched
+from test_split_launch import NUM_TOKENS, answer_of
 
+from actors.llm.offload.swap_folder import claim_swap_folder
 from actors.request_manager.generation import (
     GenerationRequest,
     SpeculationOptions,
@@ -56,3 +60,19 @@ async def test_it_says_what_weights_that_stay_say_and_outlives_its_rank(server: 
         steps = float(figures[f"treeserve_llm_steps_total{label}"])
         # Matrices alone are streamed, all of them in every step.
         assert 0.9 < streamed / (steps * 4 * running.description.num_parameters) <= 1.0
+
+
+@pytest.mark.usefixtures("server")
+def test_a_folder_of_streamed_weights_goes_with_a_rank_that_ray_kills(tmp_path: Path) -> None:
+    """Ray kills a worker's children with it."""
+
+    @ray.remote(num_cpus=0)
+    class Holder:
+        def claim(self) -> str:
+            return str(claim_swap_folder(tmp_path, 1))
+
+    holder = Holder.remote()
+    folder = Path(ray.get(holder.claim.remote()))
+    assert folder.is_dir()
+    ray.kill(holder)
+    wait_until(lambda: not folder.exists())
