@@ -37,6 +37,8 @@ MAX_TRIAL_SHARE = 0.02
 """Of the time."""
 DOUBT = 2.0
 """Standard errors within which a difference is not plain."""
+MAX_KINDS = 256
+"""Of steps; the first known are forgotten. Requests can name sets of drafters in many ways."""
 MAX_CATCH_UP_STEPS = 64
 """After a pause a draft model has texts to catch up with; so many steps without a tree of its own
 are not held against it."""
@@ -112,7 +114,11 @@ class DrafterWorth:
 
     def pays(self, drafter: str, kind: StepKind) -> bool:
         """True if the drafter, one that the step allows, should be considered for it."""
-        contest = self._contests.setdefault(kind.rounded, _Contest(kind.drafters))
+        contest = self._contests.get(kind.rounded)
+        if contest is None:
+            if len(self._contests) == MAX_KINDS:
+                del self._contests[next(iter(self._contests))]
+            contest = self._contests[kind.rounded] = _Contest(kind.drafters)
         return drafter in contest.asked
 
     def observe(self, outcome: StepOutcome) -> None:

@@ -14,6 +14,7 @@ from actors.request_manager.drafter_worth import (
     LONGEST_RUN,
     LONGEST_TRIAL,
     MAX_CATCH_UP_STEPS,
+    MAX_KINDS,
     MAX_TRIAL_SHARE,
     TRIAL_STEPS,
     DrafterWorth,
@@ -224,3 +225,13 @@ def test_those_that_only_together_cost_what_they_bring_are_all_left_out() -> Non
     pool = Pool(one=(0.1, 9e-3), two=(0.1, 9e-3), three=(0.1, 9e-3))
     pool.asked(2000)
     assert max(pool.asked(8000).values()) < 0.05
+
+
+def test_no_more_kinds_of_step_are_remembered_than_there_is_room_for() -> None:
+    house = House()
+    house.asked(200, 0.0, 9e-3)
+    assert not house.worth.pays("ssm", StepKind(1, False, SSM))
+    for number in range(MAX_KINDS):
+        name = f"ssm-{number}"
+        assert house.worth.pays(name, StepKind(1, False, frozenset({name})))
+    assert house.worth.pays("ssm", StepKind(1, False, SSM)), "it has been forgotten"
