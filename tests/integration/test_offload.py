@@ -14,6 +14,7 @@ import torch
 import transformers
 
 from actors.llm.config import LLMConfig
+from actors.llm.offload.async_io import load_async_io
 from actors.llm.offload.swap_folder import PREFIX
 from actors.llm.rank import RankOptions, load_rank
 from actors.messages import StepReply
@@ -103,6 +104,7 @@ async def test_weights_in_files_outlive_the_rank_that_reads_them_only_as_new_one
     """The text goes on, and the files of the dead are removed."""
     if reason := why_no_files():
         pytest.skip(reason)
+    load_async_io()  # compiled here, it takes as long as it takes
     wanted = await texts_that_stay(options(wide, "float32"), PROMPTS, 24)
     ranks = SplitRanks(options(wide, "float32", "nvme", tmp_path), 1, 1)
     watcher = Watcher()

@@ -8,6 +8,7 @@ belongs to nobody.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -31,7 +32,9 @@ def load_async_io() -> None:
     builder = AsyncIOBuilder()
     if not builder.is_compatible(verbose=False):
         raise _missing("libaio and its headers (Debian: apt-get install libaio-dev)")
-    folder = cache_root() / f"deepspeed-torch-{torch.__version__}"
+    # What is built is bound to the environment that it was built in.
+    environment = hashlib.blake2b(sys.prefix.encode(), digest_size=6).hexdigest()
+    folder = cache_root() / f"deepspeed-torch-{torch.__version__}-{environment}"
     os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
     # Whoever calls a command by its path may not have the environment's others on the search path.
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
