@@ -32,9 +32,7 @@ def load_async_io() -> None:
     builder = AsyncIOBuilder()
     if not builder.is_compatible(verbose=False):
         raise _missing("libaio and its headers (Debian: apt-get install libaio-dev)")
-    # What is built is bound to the environment that it was built in.
-    environment = hashlib.blake2b(sys.prefix.encode(), digest_size=6).hexdigest()
-    folder = cache_root() / f"deepspeed-torch-{torch.__version__}-{environment}"
+    folder = build_folder()
     os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
     # Whoever calls a command by its path may not have the environment's others on the search path.
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
@@ -47,6 +45,12 @@ def load_async_io() -> None:
             builder.load(verbose=False)
     except (RuntimeError, OSError, ImportError) as error:
         raise _missing(f"DeepSpeed's async_io, which cannot be built: {error}") from error
+
+
+def build_folder() -> Path:
+    """Where it is built: what is built is bound to the environment that it was built in."""
+    environment = hashlib.blake2b(sys.prefix.encode(), digest_size=6).hexdigest()
+    return cache_root() / f"deepspeed-torch-{torch.__version__}-{environment}"
 
 
 def _missing(what: str) -> ConfigError:

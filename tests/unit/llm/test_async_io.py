@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from deepspeed.ops import op_builder
 
 from actors.errors import ConfigError
-from actors.llm.offload.async_io import load_async_io
+from actors.llm.offload.async_io import build_folder, load_async_io
 
 
 class Builder:
@@ -42,7 +41,7 @@ def test_a_build_that_fails_is_told(tmp_path):
 
 
 def test_the_mark_of_a_build_that_was_killed_holds_up_nobody(monkeypatch, tmp_path):
-    folder = tmp_path / f"deepspeed-torch-{torch.__version__}" / "async_io"
+    folder = build_folder() / "async_io"
     folder.mkdir(parents=True)
     (folder / "lock").touch()
     monkeypatch.setattr(Builder, "load", lambda self, verbose: None)
