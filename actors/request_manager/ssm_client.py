@@ -72,7 +72,7 @@ class SSMDrafter:
         self._respawn = respawn
         self._deadline_s = deadline_s
         self._note_noise = note_noise
-        self._peer: _Peer | None = _Peer(address, self._confirm)
+        self._peer: _Peer | None = _Peer(address, self._confirm, self._lose)
         self._sessions = DraftSessions()
         self._num_late = 0
         self._released: list[int] = []
@@ -220,7 +220,7 @@ class SSMDrafter:
 
     async def _connect(self) -> _Peer:
         """Have the draft model brought up, and see that it answers."""
-        peer = _Peer(await self._respawn(), self._confirm)
+        peer = _Peer(await self._respawn(), self._confirm, self._lose)
         try:
             await peer.describe()
         except TreeServeError:
@@ -238,11 +238,18 @@ class _Peer:
     Args:
         address: `host:port`.
         on_late: is told of answers that nobody waits for any more, with their requests.
+        on_lost: is told that the server has gone, whether or not anything was asked.
     """
 
-    def __init__(self, address: str, on_late: Callable[[DraftRequest, DraftReply], None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        on_late: Callable[[DraftRequest, DraftReply], None],
+        on_lost: Callable[[_Peer, PeerError], None],
+    ) -> None:
         self._address = address
         self._on_late = on_late
+        self._on_lost = on_lost
         self._channel = rpc.open_channel(address)
         self._stub = services.SpeculatorStub(self._channel)
         self._stream: OrderedStream[pb.DraftRequest, pb.DraftReply] | None = None
@@ -257,16 +264,15 @@ class _Peer:
     async def describe(self) -> DraftModelDescription:
         request = pb.DescribeRequest()
         answer = await rpc.call(self._stub.Describe, request, self._address, CONNECT_TIMEOUT_S)
+        self._open()  # from here on its end is noticed
         return draft_wire.decode_description(answer)
 
     async def draft(self, request: DraftRequest, timeout_s: float) -> DraftReply:
         if self._is_closed:
             raise PeerUnavailable(f"{self._address}: the connection is closed")
-        if self._stream is None:
-            self._stream = OrderedStream(self._stub.Drafts, self._address, self._resolve, self._end)
         asked = _Asked(request)
         self._asked.append(asked)
-        self._stream.send(draft_wire.encode_request(request))
+        self._open().send(draft_wire.encode_request(request))
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await asyncio.shield(asked.answer)
@@ -299,11 +305,19 @@ class _Peer:
         if asked.given_up_at is not None:
             self._on_late(asked.request, draft_wire.decode_reply(reply))
 
+    def _open(self) -> OrderedStream[pb.DraftRequest, pb.DraftReply]:
+        """The stream, which is opened if there is none."""
+        if self._stream is None:
+            self._stream = OrderedStream(self._stub.Drafts, self._address, self._resolve, self._end)
+        return self._stream
+
     def _end(self, error: PeerError) -> None:
         """The stream is over; the next request opens another."""
         self._stream = None
         while self._asked:
             self._asked.popleft().answer.set_result(error)
+        if isinstance(error, PeerUnavailable) and not self._is_closed:
+            self._on_lost(self, error)
 
 
 class _Asked:

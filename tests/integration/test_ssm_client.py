@@ -129,6 +129,25 @@ async def test_nothing_is_left_of_streams_that_failed(model: ScriptedDraft, addr
         await until(lambda: asyncio.all_tasks() == before)
 
 
+async def test_the_death_of_an_idle_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssm_client, "RESPAWN_BACKOFF_S", (0.0, 0.01))
+    with process() as (child, address), serving(ScriptedDraft(version=2)) as successor:
+        num_spawned = 0
+
+        async def respawn() -> str:
+            nonlocal num_spawned
+            num_spawned += 1
+            return successor
+
+        async with drafting(address, respawn) as drafter:
+            assert (await drafter.describe()).weights_version == 1
+            child.kill()
+            await until(lambda: num_spawned == 1 and not drafter.is_away)
+            assert (await drafter.draft([task(1, 5)]))[1].tree.token_ids == following(5)
+            assert drafter.weights_version == 2
+    assert num_spawned == 1
+
+
 async def test_while_it_is_away_there_are_no_drafts_and_no_errors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -36,6 +36,37 @@ def test_validate_tells_all_mistakes(bad_config: Path, capsys: pytest.CaptureFix
     assert [line.split(":")[1].strip() for line in lines] == ["model.dtype", "api.port"]
 
 
+def test_validate_tells_of_every_file_that_is_no_good(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("""
+        model: {path: nosuch-model}
+        ssms: [{path: /nowhere/a}, {path: 'embedded:nothing'}]
+        speculation: {drafters: [ssm]}
+        api: {api_keys_file: /nowhere/keys}
+    """)
+    assert cli.main(["validate", str(path)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    fields = ["model.path", "ssms.0.path", "ssms.1.path", "api.api_keys_file"]
+    assert [line.split(":")[1].strip() for line in lines] == fields
+
+
+def test_validate_looks_at_the_model_that_is_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 8}'
+    )
+    (tmp_path / "model.safetensors").touch()
+    path = tmp_path / "config.yaml"
+    path.write_text(f"{{model: {{path: {tmp_path}}}, scheduler: {{kv_memory_bytes: 10}}}}")
+    assert cli.main(["validate", str(path)]) == 2
+    assert "scheduler.kv_memory_bytes: 10 bytes do not hold" in capsys.readouterr().err
+    path.write_text("model: {path: owner/name}")
+    assert cli.main(["validate", str(path)]) == 0, "it is fetched when it is served"
+
+
 @pytest.mark.parametrize("command", [["serve"], ["generate", "--prompt", "x"]])
 def test_nothing_starts_with_a_bad_configuration(
     command: list[str], bad_config: Path, capsys: pytest.CaptureFixture[str]
