@@ -21,7 +21,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from actors.errors import InputError
 from actors.messages import MAX_GRAMMAR_BYTES
-from actors.schema_keywords import unknown_keyword
+from actors.schema_keywords import has_dear_multiple, unknown_keyword
 from actors.vocabulary import Vocabulary
 
 if TYPE_CHECKING:  # torch is not needed here
@@ -68,7 +68,12 @@ def grammar_of_schema(schema: dict[str, Any], param: str) -> str:
         raise InputError(f"{param} is too large", param, "invalid_schema")
     if (unknown := unknown_keyword(schema)) is not None:
         raise InputError(f"{param} has an unknown keyword {unknown}", param, "invalid_schema")
-    source = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_SCHEMA_OPTIONS)
+    if has_dear_multiple(schema):
+        raise InputError(f"{param} has a multipleOf that is too large", param, "invalid_schema")
+    try:
+        source = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_SCHEMA_OPTIONS)
+    except ValueError as error:  # as of numbers that are out of its range
+        raise InputError(f"{param}: {error}", param, "invalid_schema") from error
     return _checked(source, param)
 
 

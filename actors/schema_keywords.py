@@ -8,6 +8,7 @@ settled here. Names that begin with `x-` are annotations by custom.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from difflib import get_close_matches
 
 
@@ -36,6 +37,8 @@ _OTHERS = _words(
 )
 KEYWORDS = _ONE_SCHEMA | _SCHEMAS_BY_NAME | _LIST_OF_SCHEMAS | _OTHERS
 
+MAX_REMAINDERS = 10_000
+"""Of a `multipleOf`: an automaton has a state for each, and takes memory in proportion."""
 _SHOWN = 60
 """Characters of a keyword that there is not."""
 
@@ -48,18 +51,41 @@ def unknown_keyword(schema: Mapping[str, object]) -> str | None:
 
     Walks without recursion: a schema may be nested as deeply as its sender likes.
     """
-    waiting: list[_Place] = [("", schema)]
-    while waiting:
-        path, value = waiting.pop()
-        if not isinstance(value, Mapping):
-            continue  # a boolean, or a mistake of another kind
+    for path, value in _walk(schema):
         for key in value:
             if key not in KEYWORDS and not key.startswith("x-"):
                 key = key[:_SHOWN]
                 close = get_close_matches(key, KEYWORDS, 1)
                 return f"{path}{key}" + (f" (is {close[0]} meant?)" if close else "")
-        waiting.extend(_schemas_in(path, value))
     return None
+
+
+def has_dear_multiple(schema: Mapping[str, object]) -> bool:
+    """True if a `multipleOf` has more remainders than an automaton should have states."""
+    for _, value in _walk(schema):
+        multiple = value.get("multipleOf")
+        if isinstance(multiple, (int, float)) and _num_remainders(multiple) > MAX_REMAINDERS:
+            return True
+    return False
+
+
+def _num_remainders(multiple: float) -> int:
+    """Of the decimal digits before and behind the point, taken as one number."""
+    _, digits, exponent = Decimal(str(multiple)).as_tuple()
+    if not isinstance(exponent, int):
+        return 0  # no number: refused elsewhere
+    number = int("".join(map(str, digits)))
+    return number if exponent <= 0 else number * int(10 ** min(exponent, 9))
+
+
+def _walk(schema: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Every schema in a schema, with its path."""
+    waiting: list[_Place] = [("", schema)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, Mapping):  # else a boolean, or a mistake of another kind
+            yield path, value
+            waiting.extend(_schemas_in(path, value))
 
 
 def _schemas_in(path: str, schema: Mapping[str, object]) -> Iterator[_Place]:

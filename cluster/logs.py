@@ -12,7 +12,7 @@ import logging
 import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from pydantic import BaseModel, ConfigDict
 
@@ -47,13 +47,14 @@ def log_event(logger: logging.Logger, event: str, **fields: object) -> None:
     logger.info(event, extra={FIELDS: fields})
 
 
-def set_up_logging(config: LogsConfig, part: str) -> None:
+def set_up_logging(config: LogsConfig, part: str, stream: TextIO | None = None) -> None:
     """Write this process's lines to stderr.
 
     Args:
         part: what the process is.
+        stream: where they go instead; Serve puts a logger of its own in the place of stderr.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines(part) if config.format == "json" else TextLines(part))
     for name in OURS:
         logger = logging.getLogger(name)

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -70,7 +71,7 @@ class RequestManager:
     """The manager's shell in a Serve replica; owns the LLM of this replica."""
 
     async def __init__(self, config: Config) -> None:  # type: ignore[misc]  # Serve awaits it
-        set_up_logging(config.logs, MANAGER)
+        set_up_logging(config.logs, MANAGER, sys.__stderr__)
         self._config = config
         self._launched: Launched = await launch(config)
         engine: Engine = self._launched.engine
@@ -130,7 +131,7 @@ class Ingress:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: Config, manager: DeploymentHandle
     ) -> None:
-        set_up_logging(config.logs, "ingress")
+        set_up_logging(config.logs, "ingress", sys.__stderr__)
         folder = await asyncio.to_thread(resolve_model, config.model.path)
         loaded = await asyncio.to_thread(load_tokenizer, folder)
         foreign = (TreeServeError, RayError, RayServeException)

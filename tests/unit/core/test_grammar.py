@@ -168,3 +168,23 @@ def test_random_walks_end_in_texts_that_fit_the_schema():
             text.append(int(chance.choice(np.flatnonzero(allowed))))
             assert matcher.accept(text[-1:]) == 1
     assert num_ended > 5
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "multipleOf": 123456789},
+        {"type": "array", "items": {"type": "number", "multipleOf": 0.123457}},
+        {"type": "number", "multipleOf": 1e300},
+        {"type": "integer", "maximum": 10**400},
+    ],
+)
+def test_numbers_that_no_automaton_should_hold_are_refused(schema):
+    with pytest.raises(InputError) as caught:
+        grammar_of_schema(schema, "guided_json")
+    assert caught.value.param == "guided_json"
+
+
+@pytest.mark.parametrize("multiple", [1, 5, 0.01, 0.25, 1000])
+def test_usual_multiples_are_taken(multiple):
+    assert grammar_of_schema({"type": "number", "multipleOf": multiple}, "guided_json")
