@@ -64,6 +64,8 @@ def has_dear_multiple(schema: Mapping[str, object]) -> bool:
     """True if a `multipleOf` has more remainders than an automaton should have states."""
     for _, value in _walk(schema):
         multiple = value.get("multipleOf")
+        if isinstance(multiple, bool):
+            continue  # no number, though Python takes it for one
         if isinstance(multiple, (int, float)) and _num_remainders(multiple) > MAX_REMAINDERS:
             return True
     return False

@@ -177,6 +177,7 @@ def test_random_walks_end_in_texts_that_fit_the_schema():
         {"type": "array", "items": {"type": "number", "multipleOf": 0.123457}},
         {"type": "number", "multipleOf": 1e300},
         {"type": "integer", "maximum": 10**400},
+        {"type": "integer", "multipleOf": True},
     ],
 )
 def test_numbers_that_no_automaton_should_hold_are_refused(schema):
