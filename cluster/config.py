@@ -25,7 +25,7 @@ from pydantic import (
 from actors.errors import ConfigError
 from actors.llm.config import LLMConfig
 from actors.request_manager.config import SchedulerConfig, SpeculationConfig
-from actors.request_manager.drafter_names import SSM, ssm_names
+from actors.request_manager.drafter_names import SSM, askable, ssm_names
 from actors.ssm.config import SSMConfig
 from cluster.logs import LogsConfig
 from cluster.tracing import TracingConfig
@@ -188,7 +188,7 @@ class Config(BaseModel):
     @property
     def askable_drafters(self) -> tuple[str, ...]:
         """What a request may ask for: the drafters of the configuration, and each draft model."""
-        return tuple(dict.fromkeys((*self.speculation.drafters, *self.drafter_names)))
+        return askable(self.drafter_names)
 
 
 def load_config(path: Path) -> Config:

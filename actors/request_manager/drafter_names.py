@@ -5,6 +5,8 @@ Draft models share the kind `ssm`: one alone has that name, several are `ssm-0`,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 SSM = "ssm"
 """The drafters that need draft models, the configuration's `ssms`."""
 
@@ -19,3 +21,9 @@ def ssm_names(num_models: int) -> tuple[str, ...]:
 def kind_of(drafter: str) -> str:
     """What a drafter is: `ssm` for the one that is named `ssm-1`."""
     return drafter.partition("-")[0]
+
+
+def askable(drafters: Iterable[str]) -> tuple[str, ...]:
+    """What a request may call these drafters by: all of a kind, or each by its own name."""
+    names = tuple(drafters)
+    return tuple(dict.fromkeys((*map(kind_of, names), *names)))

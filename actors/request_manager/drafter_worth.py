@@ -264,8 +264,7 @@ class _Contest:
         self._steps_left = TRIAL_STEPS
 
     def _end_trial(self, move: _Move) -> None:
-        smaller, larger = sorted((self.asked, self._favourite), key=len)
-        winner = larger if self._lead > 0.0 else smaller
+        winner = self._by_size[self._lead > 0.0]
         if winner == self._favourite:
             move.run = min(2 * move.run, LONGEST_RUN)
         else:
@@ -285,10 +284,14 @@ class _Contest:
         self.asked = drafters
 
     @property
+    def _by_size(self) -> list[frozenset[str]]:
+        """The two sets that are compared, the smaller one first."""
+        return sorted((self.asked, self._favourite), key=len)
+
+    @property
     def _lead(self) -> float:
         """By what share of its tokens a second asking more drafters is better than a tie."""
-        smaller, larger = sorted((self.asked, self._favourite), key=len)
-        more, fewer = self._arms[larger].tokens_per_s, self._arms[smaller].tokens_per_s
+        fewer, more = (self._arms[drafters].tokens_per_s for drafters in self._by_size)
         return 1.0 - (1.0 - TIE) * fewer / more if more else -1.0
 
     @property

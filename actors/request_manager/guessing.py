@@ -9,7 +9,7 @@ from typing import NamedTuple
 from actors.request_manager.budget import BUDGETS, Acceptance
 from actors.request_manager.config import SpeculationConfig
 from actors.request_manager.draft_gain import share_of
-from actors.request_manager.drafter_names import kind_of
+from actors.request_manager.drafter_names import askable
 from actors.request_manager.drafter_worth import StepKind, StepOutcome
 from actors.request_manager.drafters import DRAFTERS, GRAMMAR
 from actors.request_manager.drafting import Drafting, DraftsByRequest, draft_task
@@ -76,9 +76,9 @@ class Guessing:
         self._names = list(dict.fromkeys(drafter.name for drafter in drafters))
 
     @property
-    def names(self) -> set[str]:
-        """What a request may call the drafters by: each by its own name, or all of a kind."""
-        return {*self._names, *map(kind_of, self._names)}
+    def names(self) -> tuple[str, ...]:
+        """What a request may call the drafters by."""
+        return askable(self._names)
 
     async def ask(self, turns: Sequence[Turn]) -> Guesses:
         """One tree for each request that has drafts, cut to the request's own limits.
