@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
-from actors.request_manager.generation import GenerationRequest
+from actors.request_manager.generation import GenerationRequest, StopConditions
+from actors.sampling import SamplingParams
 from cluster.config import Config
 from cluster.launch import Launched, launch
 
@@ -19,6 +21,21 @@ async def launched(config: Config) -> AsyncIterator[Launched]:
         yield running
     finally:
         await running.stop()
+
+
+def requests_for(
+    ways: Sequence[Mapping[str, Any]], prompts: Sequence[Sequence[int]], num_tokens: int
+) -> list[GenerationRequest]:
+    """What the server is asked over HTTP with these fields, for the engine itself."""
+    return [
+        GenerationRequest(
+            str(way),
+            tuple(prompt),
+            SamplingParams(temperature=way["temperature"], seed=way.get("seed", 0)),
+            StopConditions(num_tokens),
+        )
+        for way, prompt in zip(ways, prompts, strict=True)
+    ]
 
 
 async def collect(

@@ -9,16 +9,13 @@ from pathlib import Path
 import pytest
 import ray
 from conftest import Server, wait_until
-from launching import collect, launched
+from launching import collect, launched, requests_for
 from test_split_launch import NUM_TOKENS, answer_of
 
 from actors.llm.offload.swap_folder import claim_swap_folder
 from actors.request_manager.generation import (
-    GenerationRequest,
     SpeculationOptions,
-    StopConditions,
 )
-from actors.sampling import SamplingParams
 from cluster.config import parse_config
 from tests.processes import descendants
 
@@ -36,15 +33,8 @@ async def test_it_says_what_weights_that_stay_say_and_outlives_its_rank(server: 
     wanted = [await asyncio.to_thread(answer_of, server, **way) for way in ways]
     others = set(server.rank_pids())
     async with launched(parse_config(CONFIG)) as running:
-        asked = [
-            GenerationRequest(
-                str(way),
-                tuple(prompt),
-                SamplingParams(temperature=way["temperature"], seed=way.get("seed", 0)),
-                StopConditions(NUM_TOKENS),
-            )
-            for way, (prompt, _) in zip(ways, wanted, strict=True)
-        ]
+        prompts = [prompt for prompt, _ in wanted]
+        asked = requests_for(ways, prompts, NUM_TOKENS)
         plain = replace(asked[0], request_id="plain", speculation=SpeculationOptions(enabled=False))
         given = await asyncio.gather(*(collect(running, request) for request in (*asked, plain)))
         assert given == [tokens for _, tokens in (*wanted, wanted[0])]

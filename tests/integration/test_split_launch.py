@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 from conftest import Server, wait_until
-from launching import collect, launched
+from launching import collect, launched, requests_for
 
 from actors.errors import PeerUnavailable
-from actors.request_manager.generation import GenerationRequest, StopConditions
-from actors.sampling import SamplingParams
 from cluster.config import Config, parse_config
 from cluster.launch import launch
 from tests.processes import descendants
@@ -48,15 +46,8 @@ async def test_two_stages_say_what_one_rank_says_and_outlive_a_stage(
     wanted = [await asyncio.to_thread(answer_of, server, **way) for way in ways]
     others = set(server.rank_pids())
     async with launched(two_stages(f", trace_file: '{timeline}'")) as running:
-        asked = [
-            GenerationRequest(
-                str(way),
-                tuple(prompt),
-                SamplingParams(temperature=way["temperature"], seed=way.get("seed", 0)),
-                StopConditions(NUM_TOKENS),
-            )
-            for way, (prompt, _) in zip(ways, wanted, strict=True)
-        ]
+        prompts = [prompt for prompt, _ in wanted]
+        asked = requests_for(ways, prompts, NUM_TOKENS)
         own = [process.pid for process in descendants("LLMRank") if process.pid not in others]
         assert len(own) == 2
         given = await asyncio.gather(*(collect(running, request) for request in asked))
