@@ -143,9 +143,6 @@ class _Walk:
                 self._num_masks += 1
                 self._masks_s += self._clock() - since
 
-        if self._is_dear:
-            logger.warning("a grammar is given up: its masks take too long")
-            return masks
         self._visit(row, output, look)
         return masks
 
@@ -164,6 +161,9 @@ class _Walk:
         """Look at all nodes that the grammar allows, with a matcher behind each; returns them."""
         good, path = {CONTEXT}, list[int]()
         for node, parent in enumerate(row.tree.parents):
+            if self._is_dear:
+                logger.warning("a grammar is given up: its masks take too long")
+                break
             if parent not in good:
                 continue
             try:
