@@ -4,17 +4,18 @@ The model's own modules do everything but attention, which they hand to `tree_at
 `transformers.AttentionInterface`. Slower than a fused forward, and its reference.
 
 What a model's attention needs is found by watching it: a dry run records what each layer asks for,
-and one short text must give the same logits as with the model's own attention. A model that does
-not pass is refused rather than served wrongly.
+and over one short text each layer's attention, and the logits, must be what they are with the
+model's own. A model that does not pass is refused rather than served wrongly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from actors.decoder.batch import StepBatch
@@ -33,7 +34,7 @@ _UNSUPPORTED_KEYWORDS = ("s_aux", "position_bias", "score_mod", "attention_bias"
 _CHECK_TOKENS = 8
 _TIGHT_TOLERANCE = 1e-3
 _LOOSE_TOLERANCE = 5e-2
-"""Of the largest logit; for 16-bit types, whose two attentions round at different places."""
+"""Of the largest value; for 16-bit types, whose two attentions round at different places."""
 
 
 class StockModel:
@@ -56,6 +57,7 @@ class StockModel:
         self.vocab_size: int = model.config.get_text_config().vocab_size
         weight = next(weight for weight in model.parameters() if not weight.is_meta)
         self._device, self._dtype = weight.device, weight.dtype
+        self._attentions: dict[int, nn.Module] = {}
         self.kv_shape = self._watch()
         self._compare()
 
@@ -100,6 +102,7 @@ class StockModel:
             if asked or mask is not None or key.shape != value.shape:
                 raise ModelError(f"its attention is not standard: {asked or 'own mask or shapes'}")
             seen[module.layer_idx] = key.shape
+            self._attentions[module.layer_idx] = module
             return query.transpose(1, 2).contiguous(), None
 
         AttentionInterface.register(_WATCH_NAME, watch)
@@ -114,19 +117,53 @@ class StockModel:
         return KVShape(num_layers, num_kv_heads, head_dim)
 
     def _compare(self) -> None:
-        """One short text with the model's own attention and with ours."""
+        """One short text with the model's own attention and with ours, layer by layer.
+
+        Behind each layer's attention both go on with what its own gave. Else the two would part
+        further with every layer, and where experts are chosen a rounding may choose others.
+        """
         self._model.set_attn_implementation("eager")
-        expected = self._own_forward()
+        own: dict[int, Tensor] = {}
+        with self._behind_attention(own.setdefault):
+            expected = self._own_forward()
         AttentionInterface.register(STOCK_NAME, stock_attention)
         self._model.set_attn_implementation(STOCK_NAME)
         cache = KVCache(self.kv_shape, 1, _CHECK_TOKENS, self._dtype, self._device)
         row = Row(0, 0, TokenTree.chain(self._check_ids()))
         held = RequestKV(NewRequest(0, 1, SamplingParams()), np.arange(_CHECK_TOKENS))
         batch = build_batch((row,), {0: held}, cache.scratch_slot, self._device)
-        difference = (self.run(batch, cache) - expected).abs().max()
+
+        def compare(index: int, attended: Tensor) -> Tensor:
+            self._check("attention", attended, own[index])
+            return own[index]
+
+        with self._behind_attention(compare):
+            logits = self.run(batch, cache)
+        self._check("logits", logits, expected)
+
+    def _check(self, what: str, ours: Tensor, own: Tensor) -> None:
+        difference = (ours - own).abs().max()
         tolerance = _LOOSE_TOLERANCE if self._dtype.itemsize < 4 else _TIGHT_TOLERANCE
-        if not difference <= tolerance * expected.abs().max():
-            raise ModelError(f"our attention gives other logits than its own: off by {difference}")
+        if not difference <= tolerance * own.abs().max():
+            raise ModelError(f"our attention gives other {what} than its own: off by {difference}")
+
+    @contextmanager
+    def _behind_attention(self, put: Callable[[int, Tensor], Tensor]) -> Iterator[None]:
+        """Put something else in place of what each layer's attention gives.
+
+        Args:
+            put: takes the layer's number and [1, tokens, width].
+        """
+
+        def replace(module: Foreign, arguments: object, output: Foreign) -> Foreign:
+            if isinstance(output, tuple):
+                return put(module.layer_idx, output[0]), *output[1:]
+            return put(module.layer_idx, output)
+
+        with ExitStack() as hooks:
+            for module in self._attentions.values():
+                hooks.callback(module.register_forward_hook(replace).remove)
+            yield
 
     def _check_ids(self) -> list[int]:
         return [index * 7919 % self.vocab_size for index in range(1, _CHECK_TOKENS + 1)]
