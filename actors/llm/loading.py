@@ -158,6 +158,7 @@ def _read_weights(path: Path, config: Foreign, dtype: torch.dtype) -> Foreign:
             config=config,
             dtype=dtype,
             attn_implementation="eager",
+            experts_implementation=experts_for(dtype),
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
@@ -171,6 +172,14 @@ def _read_weights(path: Path, config: Foreign, dtype: torch.dtype) -> Foreign:
         if report[what]:
             raise ModelError(f"{what.replace('_', ' ')}: {_first(report[what])}")
     return model
+
+
+def experts_for(dtype: torch.dtype) -> str | None:
+    """How transformers is to compute experts; None leaves it to choose.
+
+    It would choose grouped products, which torch does not have in float64.
+    """
+    return "eager" if dtype == torch.float64 else None
 
 
 def _first(keys: Sequence[Any]) -> str:

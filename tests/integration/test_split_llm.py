@@ -146,10 +146,12 @@ async def test_in_bfloat16_drafts_and_neighbours_change_nothing(folder, shards, 
         assert given == await texts_of_one_rank(asked, NUM_TOKENS)
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "gpt_neox", "opt", "qwen2"])
+@pytest.mark.parametrize(
+    "family", ["gemma2", "gemma3_text", "gpt_neox", "mixtral", "opt", "qwen2", "qwen3_moe"]
+)
 async def test_models_of_other_families_are_split_too(tmp_path, family):
     """Those without a fused forward pass as well; windows, biases, learnt positions, joined QKV,
-    weights that have other names in their files."""
+    experts, weights that are named and cut otherwise in their files."""
     tiny_model(family).save_pretrained(tmp_path)
     asked = RankOptions(
         tmp_path, family, "float64", kv_block_tokens=4, kv_memory_bytes=1 << 20, llm=ONE_THREAD
@@ -158,6 +160,24 @@ async def test_models_of_other_families_are_split_too(tmp_path, family):
     async with (
         client_of(SplitRanks(asked, 2, 2)) as client,
         engine_over(client, Watcher(), max_batch_tokens=16, num_groups=2) as engine,
+    ):
+        assert await texts(engine, 8) == wanted
+
+
+@pytest.mark.parametrize(
+    ("family", "shards", "stages"),
+    [("mixtral", 1, 3), ("mixtral", 2, 1), ("qwen3_moe", 1, 2), ("qwen3_moe", 2, 3)],
+)
+async def test_experts_in_float32(tmp_path, family, shards, stages):
+    """By the products that transformers chooses for them."""
+    tiny_model(family, torch.float32).save_pretrained(tmp_path)
+    asked = RankOptions(
+        tmp_path, family, "float32", kv_block_tokens=4, kv_memory_bytes=1 << 20, llm=ONE_THREAD
+    )
+    wanted = await texts_of_one_rank(asked, 8)
+    async with (
+        client_of(SplitRanks(asked, shards, stages)) as client,
+        engine_over(client, Watcher(), max_batch_tokens=16, num_groups=stages) as engine,
     ):
         assert await texts(engine, 8) == wanted
 

@@ -6,7 +6,8 @@ one layer at a time, as soon as that is loaded: a rank never holds more than a l
 Embedding and head are split by words.
 
 Heads go whole to a shard, key heads as evenly as they can; a model with fewer key heads than there
-are shards is refused.
+are shards is refused. Experts that are stacked in one weight, as transformers has them, are no
+products that AutoTP knows: each shard has all of them, with their router.
 """
 
 from __future__ import annotations
@@ -62,6 +63,16 @@ class Sharding:
             "tp_group": self._world.stage_group,
             "tp_grain_size": self._grain,
         }
+        narrow = [
+            name
+            for name, module in layer.named_modules()
+            if isinstance(module, nn.Linear) and module.out_features < self._width
+        ]
+        if narrow:
+            raise ModelError(
+                f"{narrow[0]} of {type(layer).__name__} is too narrow for {self._width} ranks "
+                "(llm.tensor_parallel)"
+            )
         box = nn.ModuleList([layer])
         config = DeepSpeedInferenceConfig(tensor_parallel=settings)
         config.injection_policy_tuple = self._policies.get(type(layer), ())

@@ -11,11 +11,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightRenaming, rename_source_key
 
 from actors.errors import ModelError
 from actors.llm.fused_llama import Foreign
+from actors.llm.loading import experts_for
 
 
 class Skeleton:
@@ -28,7 +27,7 @@ class Skeleton:
     Attributes:
         model: the causal language model.
         body: the module that holds the layers.
-        embedding_name, head_name, layers_name: what the parts are called in weight files.
+        embedding_name, head_name, layers_name: what the parts are called in the model.
         num_parameters: of the whole model.
         width: of the hidden states between layers.
     """
@@ -36,7 +35,10 @@ class Skeleton:
     def __init__(self, config: Foreign, dtype: torch.dtype) -> None:
         with torch.device("meta"):
             self.model: Foreign = AutoModelForCausalLM.from_config(
-                config, dtype=dtype, attn_implementation="eager"
+                config,
+                dtype=dtype,
+                attn_implementation="eager",
+                experts_implementation=experts_for(dtype),
             )
         self.model.eval()
         self.body: Foreign = self.model.get_decoder()
@@ -54,18 +56,6 @@ class Skeleton:
         self.embedding_name = names[self.embedding]
         self.head_name = names[self.head]
         self.width: int = config.hidden_size
-        self._names = self.model.state_dict()
-        self._renamings = [
-            change
-            for change in get_model_conversion_mapping(self.model)
-            if isinstance(change, WeightRenaming)
-        ]
-
-    def weight_name(self, stored: str) -> str:
-        """What the model calls a weight, by its name in a file."""
-        prefix = self.model.base_model_prefix
-        name: str = rename_source_key(stored, self._renamings, [], prefix, self._names)[0]
-        return name
 
     @property
     def embedding(self) -> Foreign:

@@ -3,33 +3,31 @@
 The model is built without weights. Those of the rank's own stage are then read layer by layer, and
 each layer is cut to the rank's shard before the next is read, so no rank ever holds the whole
 model, nor its whole stage. Where weights are streamed, each layer is handed over instead of being
-cut. Weights are found by the names that the model's modules have, or by those that transformers
-knows for them; files whose tensors it would have to convert are refused.
+cut.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import nn
 
 from actors.errors import ModelError
 from actors.llm.fused_llama import Foreign
 from actors.llm.load_report import begin_report
 from actors.llm.loading import LoadedModel, can_be_fused, max_context, read_config
-from actors.llm.offload.pieces import ReadRows, SlicedHead, StoredEmbedding
+from actors.llm.offload.pieces import SlicedHead, StoredEmbedding
 from actors.llm.offload.streaming import OpenStream, PieceSizes, Streaming
 from actors.llm.parallel.grid import split_layers
 from actors.llm.parallel.parts import FusedPart, Part, StockPart
 from actors.llm.parallel.sharding import Sharding
 from actors.llm.parallel.skeleton import Placeholder, Skeleton
 from actors.llm.parallel.stage_model import StageModel
+from actors.llm.parallel.weight_reader import WeightNames, WeightReader
 from actors.llm.parallel.world import World
 from actors.llm.peers import Alone
 from actors.weight_files import hash_files, weight_files
@@ -56,7 +54,7 @@ def load_stage(
         context = max_context(config)
         files = weight_files(path)
         skeleton = Skeleton(config, dtype)
-        reader = WeightReader(files, dtype, device, skeleton.weight_name)
+        reader = WeightReader(files, dtype, device, WeightNames(skeleton.model))
         loader = _StageLoader(skeleton, reader, world, stream)
         model = loader.load(dtype)
     except ModelError as error:
@@ -74,76 +72,6 @@ def load_stage(
     if loader.streaming is None:
         return loaded
     return replace(loaded, take_streamed_bytes=loader.streaming.take_streamed_bytes)
-
-
-class WeightReader:
-    """Reads tensors by name from a model's weight files.
-
-    Args:
-        files: safetensors.
-        dtype, device: of what is read.
-        rename: gives the name by which a tensor is asked for, from the one in its file.
-    """
-
-    def __init__(
-        self,
-        files: list[Path],
-        dtype: torch.dtype,
-        device: torch.device,
-        rename: Callable[[str], str],
-    ) -> None:
-        self.device = device
-        self._dtype = dtype
-        self._places: dict[str, tuple[Path, str]] = {}
-        try:
-            for file in files:
-                with safe_open(file, "pt") as content:
-                    names = content.keys()
-                self._places.update((rename(name), (file, name)) for name in names)
-        except (OSError, SafetensorError) as error:
-            raise ModelError(f"its weights cannot be read: {error}") from error
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._places
-
-    def fill(self, module: nn.Module, names: Mapping[str, str]) -> None:
-        """Give a module weights.
-
-        Args:
-            names: what they are called in the model, by their names in the module.
-
-        Raises:
-            ModelError: one is missing or has another shape.
-        """
-        missing = [name for name in names.values() if name not in self]
-        if missing:
-            raise ModelError(f"missing keys: {', '.join(missing[:3])}")
-        weights = {name: self._read(stored) for name, stored in names.items()}
-        try:
-            module.load_state_dict(weights, strict=False, assign=True)
-        except RuntimeError as error:
-            raise ModelError(f"mismatched keys: {error}") from error
-        module.requires_grad_(False)
-
-    def rows_of(self, name: str) -> ReadRows:
-        """Reads rows of a matrix that stays in its file. Raises ModelError if it is missing."""
-        if name not in self:
-            raise ModelError(f"missing keys: {name}")
-        file, stored = self._places[name]
-        matrix: Foreign = safe_open(file, "pt").get_slice(stored)  # type: ignore[no-untyped-call]
-
-        def read_rows(rows: Sequence[int]) -> Tensor:
-            tensor: Tensor = matrix[list(rows)]
-            return tensor.to(self.device, self._dtype)
-
-        return read_rows
-
-    def _read(self, name: str) -> Tensor:
-        # Each file is let go of at once: what is mapped counts as resident.
-        file, stored = self._places[name]
-        with safe_open(file, "pt") as content:
-            tensor: Tensor = content.get_tensor(stored)
-            return tensor.to(self.device, self._dtype, copy=True)
 
 
 class _StageLoader:
@@ -215,9 +143,9 @@ class _StageLoader:
 
     def _layer(self, index: int) -> Foreign:
         """This rank's part of a layer."""
-        layer = self._skeleton.take_layer(index)
-        self._fill(layer, f"{self._skeleton.layers_name}.{index}")
-        layer = self._sharding.layer(layer)
+        # Filled in its place: conversions look up there what they are to make.
+        self._fill(self._skeleton.layers[index], f"{self._skeleton.layers_name}.{index}")
+        layer = self._sharding.layer(self._skeleton.take_layer(index))
         self.num_held += _size(layer)
         if self.streaming is not None:
             self.streaming.take(layer)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from tiny_models import tiny_model
+from tiny_models import House, random_tree, tiny_model
 
 from actors.errors import ModelError
 from actors.llm.loading import load_model
@@ -174,3 +175,32 @@ def test_attention_sinks(tmp_path):
         rope_parameters={"rope_type": "default", "rope_theta": 1e4},
     )
     refused(saved(tmp_path, transformers.GptOssForCausalLM(config)), "not standard: .*s_aux")
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen2_moe", "qwen3_moe"])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_experts(tmp_path, family, stacked):
+    """Stored one by one, as they are released, and as the model has them; computed by grouped
+    products, and a tree still equals its paths, as the model's own code computes them."""
+    model = tiny_model(family, torch.float32)
+    saved(tmp_path, model)
+    if stacked:
+        save_file(model.state_dict(), tmp_path / "model.safetensors", {"format": "pt"})
+    house = House(load_model(tmp_path, torch.float32, CPU), model)
+    house.add(0)
+    row = house.row(0, random_tree(random.Random(5), 17))
+    _, logits = house.step(row)
+    torch.testing.assert_close(logits, house.expected(row), atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe"])
+def test_a_rounding_that_chooses_other_experts_is_no_other_attention(tmp_path, family):
+    """In bfloat16, and with experts that differ as much as these: their choice is a leap."""
+    torch.manual_seed(1)
+    for seed in range(4):
+        model = tiny_model(family, torch.float32)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.5)
+        folder = saved(tmp_path / str(seed), model)
+        assert load_model(folder, torch.bfloat16, CPU).model.backend == "stock"

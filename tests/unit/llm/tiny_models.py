@@ -58,6 +58,27 @@ FAMILIES = {
     "gemma3_text": ("Gemma3", _GATED | _MIXED | {"sliding_window": WINDOW}),
     "opt": ("OPT", _COMMON | {"ffn_dim": 48, "word_embed_proj_dim": 32}),
     "gpt_neox": ("GPTNeoX", _COMMON | {"intermediate_size": 48}),
+    "mixtral": ("Mixtral", _GATED | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen2_moe": (
+        "Qwen2Moe",
+        _GATED
+        | {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 16,
+        },
+    ),
+    "qwen3_moe": (
+        "Qwen3Moe",
+        _GATED
+        | {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "mlp_only_layers": [1],
+        },
+    ),
 }
 FUSED = ("llama", "llama-yarn", "mistral", "qwen2", "qwen3")
 
@@ -69,7 +90,7 @@ def tiny_model(family: str, dtype: torch.dtype = torch.float64) -> transformers.
     config = getattr(transformers, f"{name}{text}Config")(**arguments)
     torch.manual_seed(1)
     model = getattr(transformers, f"{name}ForCausalLM")._from_config(
-        config, attn_implementation="textbook", dtype=dtype
+        config, attn_implementation="textbook", experts_implementation="eager", dtype=dtype
     )
     with torch.no_grad():
         for parameter in model.parameters():
