@@ -67,6 +67,18 @@ def test_validate_looks_at_the_model_that_is_here(
     assert cli.main(["validate", str(path)]) == 0, "it is fetched when it is served"
 
 
+@pytest.mark.parametrize(("tensor_parallel", "told"), [(1, False), (2, True)])
+def test_validate_tells_that_experts_are_not_split(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tensor_parallel: int, told: bool
+) -> None:
+    (tmp_path / "config.json").write_text('{"num_local_experts": 4}')
+    (tmp_path / "model.safetensors").touch()
+    path = tmp_path / "config.yaml"
+    path.write_text(f"{{model: {{path: {tmp_path}}}, llm: {{tensor_parallel: {tensor_parallel}}}}}")
+    assert cli.main(["validate", str(path)]) == 0
+    assert ("all of a layer's experts" in capsys.readouterr().out) == told
+
+
 @pytest.mark.parametrize("command", [["serve"], ["generate", "--prompt", "x"]])
 def test_nothing_starts_with_a_bad_configuration(
     command: list[str], bad_config: Path, capsys: pytest.CaptureFixture[str]
