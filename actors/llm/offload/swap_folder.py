@@ -5,8 +5,9 @@ rank's end removes the folder. It is no child of the rank, as Ray kills these wi
 killed all the same, the next rank that comes removes the folder: those in use are locked. What has
 no lock of ours is never touched. Linux only.
 
-The room is looked at before anything is written: ranks of one host that start at the same time may
-each find it enough.
+The room is looked at before anything is written. What others with the same base are still going to
+write counts as taken: each says in its lock file how much that is in all. Whoever else writes to
+the disk is not known.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from actors.errors import ConfigError
 
 PREFIX = "treeserve-rank-"
 LOCK = "lock"
+BLOCK = 512
+"""Bytes of what `stat` counts a file's room in."""
 
 _held: list[IO[bytes]] = []
 """Locks and pipes that end with this process."""
@@ -43,7 +46,8 @@ def claim_swap_folder(base: Path, num_bytes: int) -> Path:
         with (base / LOCK).open("wb") as alone:
             fcntl.flock(alone, fcntl.LOCK_EX)
             _remove_abandoned(base)
-            free = shutil.disk_usage(base).free
+            awaited = sum(map(_still_to_come, base.glob(f"{PREFIX}*")))
+            free = max(0, _free_bytes(base) - awaited)
             if free < num_bytes:
                 raise ConfigError(
                     [f"llm.offload_dir: {num_bytes} bytes are needed, {base} has {free} left"]
@@ -51,6 +55,8 @@ def claim_swap_folder(base: Path, num_bytes: int) -> Path:
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
             lock = (folder / LOCK).open("wb")
             fcntl.flock(lock, fcntl.LOCK_EX)
+            lock.write(str(num_bytes).encode())
+            lock.flush()
             _held.append(lock)
     except OSError as error:
         raise ConfigError([f"llm.offload_dir: {base}: {error.strerror}"]) from error
@@ -64,6 +70,20 @@ def _remove_abandoned(base: Path) -> None:
         with contextlib.suppress(OSError), (folder / LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _free_bytes(base: Path) -> int:
+    return shutil.disk_usage(base).free
+
+
+def _still_to_come(folder: Path) -> int:
+    """Bytes that the rank of a folder has announced and not written yet."""
+    # Just going, or not ours.
+    with contextlib.suppress(OSError, ValueError):
+        announced = int((folder / LOCK).read_bytes())
+        files = [file for file in folder.rglob("*") if file.is_file() and file.name != LOCK]
+        return max(0, announced - sum(file.stat().st_blocks * BLOCK for file in files))
+    return 0
 
 
 def _remove_at_end(folder: Path) -> None:

@@ -7,6 +7,7 @@ import fcntl
 import pytest
 
 from actors.errors import ConfigError
+from actors.llm.offload import swap_folder
 from actors.llm.offload.swap_folder import LOCK, PREFIX, claim_swap_folder
 
 
@@ -33,6 +34,20 @@ def test_too_little_room_is_told(tmp_path):
     with pytest.raises(ConfigError, match=r"llm\.offload_dir: .* bytes are needed"):
         claim_swap_folder(tmp_path, 1 << 60)
     assert not list(tmp_path.glob(f"{PREFIX}*"))
+
+
+def test_what_another_rank_is_going_to_write_is_taken(tmp_path, monkeypatch):
+    """Stages of one host start together: each finds the same room, and together they overrun it."""
+    room = 1 << 20
+    monkeypatch.setattr(swap_folder, "_free_bytes", lambda base: room)
+    first = claim_swap_folder(tmp_path, 600_000)
+    with pytest.raises(ConfigError, match=rf"has {room - 600_000} left"):
+        claim_swap_folder(tmp_path, 600_000)
+    (first / "weights").write_bytes(bytes(400_000))
+    room -= 400_000
+    with pytest.raises(ConfigError, match="bytes are needed"):
+        claim_swap_folder(tmp_path, 600_000)
+    claim_swap_folder(tmp_path, 400_000)
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
