@@ -7,6 +7,7 @@ the LLM steps that they take are steps like any other.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
@@ -138,7 +139,8 @@ class Metrics:
             "Those of one LLM step, for each output token that it brought.",
             STREAM_BUCKETS,
         )
-        self._unassigned_bytes = 0
+        self._streamed_for: defaultdict[tuple[int, int], int]  # by epoch and step
+        self._streamed_for = defaultdict(int)
         self._part_up = make.gauges(
             "treeserve_part_up",
             "1 while an actor of the manager works, 0 while it is away; the ranks count as one.",
@@ -245,7 +247,8 @@ class Metrics:
         """A rank has done its part of a step."""
         if self._trace is not None:
             self._trace.rank_replied(rank, reply)
-        self._unassigned_bytes += reply.streamed_bytes
+        if reply.streamed_bytes:
+            self._streamed_for[reply.epoch, reply.step_id] += reply.streamed_bytes
 
     def step_done(self, record: StepRecord) -> None:
         if self._trace is not None:
@@ -301,8 +304,11 @@ class Metrics:
             self._accepted_at(str(depth)).inc(reached)
 
     def _count_streamed(self, record: StepRecord) -> None:
-        """What ranks have told of since the step before; where stages overlap, of another one."""
-        streamed, self._unassigned_bytes = self._unassigned_bytes, 0
+        """What all ranks streamed for the step, though others be under way; and what is left of
+        earlier ones: lost with their epoch, or told of too late."""
+        epoch = max((epoch for epoch, _ in self._streamed_for), default=0)
+        over = [step for step in self._streamed_for if step <= (epoch, record.step_id)]
+        streamed = sum(self._streamed_for.pop(step) for step in over)
         if streamed:
             self._streamed.inc(streamed)
             self._step_bytes.observe(streamed)

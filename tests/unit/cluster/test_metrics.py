@@ -217,14 +217,18 @@ def test_streamed_weights_by_step_and_by_token(
 ) -> None:
     metrics.step_done(step())  # nothing is streamed: nothing is observed
     metrics.rank_replied(0, StepReply(0, 1, streamed_bytes=4_000_000))
+    metrics.rank_replied(0, StepReply(0, 2, streamed_bytes=3_000_000))  # the next is under way
     metrics.rank_replied(1, StepReply(0, 1, streamed_bytes=8_000_000))
-    metrics.step_done(step(num_committed=6))
-    metrics.rank_replied(1, StepReply(0, 2, streamed_bytes=5_000_000))
-    metrics.step_done(step(num_committed=0))
+    metrics.step_done(step(num_committed=6, step_id=1))
+    metrics.rank_replied(1, StepReply(0, 2, streamed_bytes=2_000_000))
+    metrics.step_done(step(num_committed=0, step_id=2))
+    metrics.rank_replied(0, StepReply(0, 3, streamed_bytes=1_000_000))  # is lost
+    metrics.rank_replied(0, StepReply(1, 0, streamed_bytes=1_000_000))
+    metrics.step_done(step(num_committed=0, step_id=0))
 
     def value(name: str) -> float | None:
         return registry.get_sample_value(f"treeserve_offload_{name}", LABELS)
 
-    assert value("bytes_total") == 17_000_000
-    assert (value("step_bytes_count"), value("step_bytes_sum")) == (2, 17_000_000)
+    assert value("bytes_total") == 19_000_000
+    assert (value("step_bytes_count"), value("step_bytes_sum")) == (3, 19_000_000)
     assert (value("token_bytes_count"), value("token_bytes_sum")) == (1, 2_000_000)
