@@ -11,7 +11,8 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -161,33 +162,49 @@ def stop_cluster() -> None:
     daemons.end(processes, EXIT_GRACE_S)
 
 
+@contextmanager
+def _errors_as_ours() -> Iterator[None]:
+    """Ray's errors become ours. It tells of a lost connection by those of Python too."""
+    import ray.exceptions as foreign
+
+    try:
+        yield
+    except (foreign.RayError, RuntimeError, OSError) as error:
+        raise map_error(error) from error
+
+
+@_errors_as_ours()
 def num_gpus() -> int:
-    """GPUs of the cluster."""
+    """GPUs of the cluster. Raises PeerError."""
     import ray
 
     return int(ray.cluster_resources().get("GPU", 0))
 
 
+@_errors_as_ours()
 def own_node() -> Node:
-    """Where this process runs."""
+    """Where this process runs. Raises PeerError."""
     import ray
     from ray.util import get_node_ip_address
 
     return Node(ray.get_runtime_context().get_node_id(), get_node_ip_address())
 
 
+@_errors_as_ours()
 def node_resources() -> list[dict[str, float]]:
-    """What each node of the cluster has, whoever uses it now."""
+    """What each node of the cluster has, whoever uses it now. Raises PeerError."""
     import ray
 
     return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 
+@_errors_as_ours()
 def use_placement_group(placement: Placement, timeout_s: float) -> PlacementGroup:
     """The placement group that this actor runs in, else a new one.
 
     Raises:
         PeerUnavailable: the cluster has no room for it; says what is missing.
+        PeerError: Ray failed.
     """
     from ray.util import get_current_placement_group, placement_group
 
@@ -215,11 +232,13 @@ class PlacementGroup:
         self._placement = placement
         self._owned = owned
 
+    @_errors_as_ours()
     def has_nodes(self, bundles: Collection[int]) -> bool:
         """True if each of these bundles has a node.
 
         Raises:
             PeerUnavailable: one has none, and the cluster could not hold all; says what is missing.
+            PeerError: Ray failed.
         """
         from ray.util import placement_group_table
 
@@ -336,7 +355,7 @@ async def _answer(reference: Awaitable[T]) -> T:
 
 
 def map_error(error: Exception) -> TreeServeError:
-    """One of our errors for one of Ray's, or for one of ours that Ray has wrapped."""
+    """One of our errors for one that Ray raises, or for one of ours that it has wrapped."""
     import ray.exceptions as foreign
 
     cause = getattr(error, "cause", error)

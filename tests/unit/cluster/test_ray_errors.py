@@ -6,6 +6,8 @@ import pytest
 from ray import exceptions as foreign
 
 from actors.errors import InputError, ModelError, PeerError, PeerUnavailable
+from cluster import ray_api
+from cluster.placement import Bundle, Placement
 from cluster.ray_api import ENVIRONMENT, map_error, prepare_environment
 
 
@@ -51,6 +53,39 @@ def test_a_dead_actor_is_an_unavailable_peer(error: Exception) -> None:
 )
 def test_every_other_error_of_ray_is_a_peer_error(error: Exception) -> None:
     assert type(map_error(error)) is PeerError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [foreign.RaySystemError("no answer"), RuntimeError("not connected"), ConnectionError("lost")],
+)
+def test_calls_that_ask_for_nodes_raise_our_errors(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("ray.nodes", fail)
+    monkeypatch.setattr("ray.cluster_resources", fail)
+    monkeypatch.setattr("ray.get_runtime_context", fail)
+    monkeypatch.setattr("ray.util.placement_group_table", fail)
+    group = ray_api.PlacementGroup(None, None, owned=False)  # type: ignore[arg-type]
+    for ask in (
+        ray_api.node_resources,
+        ray_api.num_gpus,
+        ray_api.own_node,
+        lambda: group.has_nodes({0}),
+    ):
+        with pytest.raises(PeerError, match=str(error)):
+            ask()
+
+
+def test_what_is_missing_comes_out_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.nodes", list)
+    with pytest.raises(PeerUnavailable, match="no room"):
+        ray_api.require_room(
+            Placement(Bundle("manager", {"CPU": 1.0}), (Bundle("LLM", {"CPU": 1.0}),))
+        )
 
 
 def test_the_environment_asks_for_loopback_and_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
