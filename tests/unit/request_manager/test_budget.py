@@ -46,6 +46,19 @@ def test_step_cost_follows_the_machine_and_forgives_a_hiccup() -> None:
     assert cost.seconds(20) == pytest.approx(36e-3, rel=0.05)
 
 
+@pytest.mark.parametrize("num_tokens", [1, 20, 39])
+def test_one_hiccup_does_not_spoil_the_estimate(num_tokens: int) -> None:
+    """A step that took ten times as long, of the least size, the mean, and the greatest."""
+    sizes = (1, 10, 20, 39)
+    truth = [10e-3 + 0.4e-3 * size for size in sizes]
+    cost = trained(10e-3, 0.4e-3).cost
+    cost.observe(num_tokens, 10 * cost.seconds(num_tokens))
+    assert [cost.seconds(size) for size in sizes] == pytest.approx(truth, rel=0.2)
+    for tokens in list(range(1, 40)) * 2:
+        cost.observe(tokens, 10e-3 + 0.4e-3 * tokens)
+    assert [cost.seconds(size) for size in sizes] == pytest.approx(truth, rel=0.05)
+
+
 def test_probable_nodes_are_taken_and_poor_ones_are_not() -> None:
     budget = trained(10e-3, 0.3e-3)
     chosen = budget.select(
