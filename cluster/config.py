@@ -98,6 +98,7 @@ class ApiConfig(BaseModel):
         write_timeout_s: a client that takes nothing of its answer for so long is treated as gone.
         request_timeout_s: an answer that is not complete by then is given up; None for never.
         drain_timeout_s: how long after SIGTERM answers that have begun may go on.
+        page: serve the live page at `/`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -113,6 +114,7 @@ class ApiConfig(BaseModel):
     write_timeout_s: Seconds = 60.0
     request_timeout_s: Seconds | None = None
     drain_timeout_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
+    page: bool = True
 
     @field_validator("replicas")
     @classmethod

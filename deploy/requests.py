@@ -102,6 +102,8 @@ def check_common(fields: GenerationFields, description: BackendDescription) -> N
             "continuous_usage_stats needs include_usage: true",
             "stream_options.continuous_usage_stats",
         )
+    if fields.return_trees and not fields.stream:
+        raise InputError("return_trees needs stream: true", "return_trees")
     if fields.truncate_prompt_tokens == 0:
         raise InputError("nothing would be left of the prompt", "truncate_prompt_tokens")
     if fields.best_of is not None and fields.best_of < fields.n:
@@ -152,6 +154,7 @@ def build_choices(
                 grammar=grammar,
                 speculation=speculation,
                 priority=fields.priority,
+                return_trees=fields.return_trees,
             )
             choices.append(Choice(index, prompt, request, logprobs.num_top is not None))
     return choices
