@@ -46,7 +46,8 @@ async function* events(body) {
     const frames = (pending + value).split("\n\n");
     pending = frames.pop();
     for (const frame of frames) {
-      const data = frame.replace(/^data: /, "");
+      if (!frame.startsWith("data: ")) continue; // a comment, as proxies put them in
+      const data = frame.slice("data: ".length);
       if (data === "[DONE]") return;
       const chunk = JSON.parse(data);
       if (chunk.error) throw new ServerError(chunk.error.message);

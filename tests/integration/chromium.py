@@ -7,14 +7,15 @@ import base64
 import itertools
 import os
 import shutil
-import subprocess
+from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+
+from cluster.bench.server import free_port
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
 """None where there is no Chromium."""
@@ -32,7 +33,6 @@ FLAGS = (
     "--disable-extensions",
     "--no-first-run",
     "--no-proxy-server",
-    "--remote-debugging-port=0",
 )
 KEYS = {
     "Enter": (13, "\r"),
@@ -87,7 +87,8 @@ class Page:
         if method == "Runtime.exceptionThrown":
             self.complaints.append(str(said["exceptionDetails"]))
         elif method == "Log.entryAdded" and said["entry"]["level"] == "error":
-            self.complaints.append(said["entry"]["text"])
+            if said["entry"]["source"] != "network":  # a status, which is the page's business
+                self.complaints.append(said["entry"]["text"])
         elif method == "Network.requestWillBeSent":
             self.urls.append(said["request"]["url"])
 
@@ -137,50 +138,43 @@ class Page:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         await self.call("Emulation.setEmulatedMedia", features=features)
 
-    async def screenshot(self, path: Path) -> None:
-        """The whole page, also what is below the window's edge, as a PNG file."""
+    async def screenshot(self) -> bytes:
+        """The whole page, also what is below the window's edge, as PNG."""
         picture = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(picture["data"]))
-
-
-@dataclass(frozen=True)
-class _Browser:
-    process: subprocess.Popen[bytes]
-    folder: Path
-
-    async def port(self) -> int:
-        """Where it listens, once it does."""
-        told = self.folder / "DevToolsActivePort"
-        async with asyncio.timeout(PATIENCE_S):
-            while not (told.exists() and told.read_text().strip()):
-                assert self.process.poll() is None, "Chromium has ended"
-                await asyncio.sleep(POLL_S)
-        return int(told.read_text().split()[0])
+        return base64.b64decode(picture["data"])
 
 
 @asynccontextmanager
 async def open_page(url: str, folder: Path) -> AsyncIterator[Page]:
     """The page at `url` in a Chromium of its own, whose profile is in `folder`."""
     assert PROGRAM is not None
+    port = free_port()
     as_root = ("--no-sandbox",) if os.geteuid() == 0 else ()
-    command = [PROGRAM, *FLAGS, *as_root, f"--user-data-dir={folder}", "about:blank"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    own = (f"--remote-debugging-port={port}", f"--user-data-dir={folder}")
+    browser = await asyncio.create_subprocess_exec(
+        PROGRAM, *FLAGS, *as_root, *own, "about:blank", stdout=DEVNULL, stderr=DEVNULL
+    )
     try:
-        address = f"http://127.0.0.1:{await _Browser(process, folder).port()}"
         async with aiohttp.ClientSession() as session:
-            async with session.get(f"{address}/json/list") as answer:
-                targets = await answer.json()
-            tab = next(target for target in targets if target["type"] == "page")
-            async with session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+            address = await _tab(session, f"http://127.0.0.1:{port}/json/list")
+            async with session.ws_connect(address, max_msg_size=0) as socket:
                 page = Page(socket)
                 listening = asyncio.create_task(page.listen())
-                try:
-                    await page.open(url)
-                    yield page
-                finally:
-                    listening.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await listening
+                await page.open(url)
+                yield page
+                listening.cancel()
     finally:
-        process.terminate()
-        process.wait()
+        browser.terminate()
+        await browser.wait()
+
+
+async def _tab(session: aiohttp.ClientSession, url: str) -> str:
+    """The address of the browser's first tab, once it listens."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with suppress(aiohttp.ClientConnectionError, StopIteration):
+                async with session.get(url) as answer:
+                    targets = await answer.json()
+                tab = next(target for target in targets if target["type"] == "page")
+                return str(tab["webSocketDebuggerUrl"])
+            await asyncio.sleep(POLL_S)
