@@ -7,7 +7,7 @@ import base64
 import itertools
 import os
 import shutil
-from asyncio.subprocess import DEVNULL
+from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -156,7 +156,7 @@ async def open_page(url: str, folder: Path) -> AsyncIterator[Page]:
     )
     try:
         async with aiohttp.ClientSession() as session:
-            address = await _tab(session, f"http://127.0.0.1:{port}/json/list")
+            address = await _tab(session, f"http://127.0.0.1:{port}/json/list", browser)
             async with session.ws_connect(address, max_msg_size=0) as socket:
                 page = Page(socket)
                 listening = asyncio.create_task(page.listen())
@@ -164,17 +164,19 @@ async def open_page(url: str, folder: Path) -> AsyncIterator[Page]:
                 yield page
                 listening.cancel()
     finally:
-        browser.terminate()
+        if browser.returncode is None:
+            browser.terminate()
         await browser.wait()
 
 
-async def _tab(session: aiohttp.ClientSession, url: str) -> str:
+async def _tab(session: aiohttp.ClientSession, url: str, browser: Process) -> str:
     """The address of the browser's first tab, once it listens."""
     async with asyncio.timeout(PATIENCE_S):
-        while True:
+        while browser.returncode is None:
             with suppress(aiohttp.ClientConnectionError, StopIteration):
                 async with session.get(url) as answer:
                     targets = await answer.json()
                 tab = next(target for target in targets if target["type"] == "page")
                 return str(tab["webSocketDebuggerUrl"])
             await asyncio.sleep(POLL_S)
+    raise AssertionError(f"Chromium has ended with {browser.returncode}")
