@@ -5,7 +5,9 @@ const steps = new Steps((step) => answer.mark(step));
 const figures = new Figures(offerDrafters);
 let running = null; // AbortController of the request that runs
 
+/** Words that are read aloud where somebody listens; hence not at every step. */
 function say(words, isBad = false) {
+  byId("progress").textContent = "";
   byId("status").textContent = words;
   byId("status").classList.toggle("bad", isBad);
 }
@@ -48,14 +50,17 @@ async function run() {
     for await (const chunk of ask(wish(), byId("key").value, controller.signal)) {
       const choice = chunk.choices[0];
       if (!choice) continue;
-      if (choice.trees && Number.isNaN(first)) first = performance.now();
+      if (choice.trees && Number.isNaN(first)) {
+        first = performance.now();
+        say("Answering …");
+      }
       take(choice);
       ended = choice.finish_reason ?? ended;
-      if (steps.steps.length) say(account(first, "Answering"));
+      byId("progress").textContent = account(first);
     }
-    say(account(first, ended === "length" ? "Done: the limit of tokens is reached" : "Done"));
+    say(`Done${ended === "length" ? ", at the limit of tokens" : ""}: ${account(first)}`);
   } catch (error) {
-    if (controller.signal.aborted) say(account(first, "Stopped"));
+    if (controller.signal.aborted) say(`Stopped: ${account(first)}`);
     else explain(error);
   } finally {
     setRunning(null);
@@ -70,12 +75,13 @@ function take(choice) {
   answer.add(textOf(choice), brought, place);
 }
 
-function account(first, words) {
+/** What there is so far, in figures; `first` is when the first step came. */
+function account(first) {
   const [numTokens, numSteps] = [steps.numTokens, steps.steps.length];
-  if (!numSteps) return `${words}.`;
-  const each = (performance.now() - first) / Math.max(numTokens - steps.steps[0].committed.length, 1);
-  const speed = numTokens > steps.steps[0].committed.length ? `, ${each.toFixed(1)} ms a token` : "";
-  return `${words}: ${count(numTokens, "token")} in ${count(numSteps, "step")}, ${decimal(numTokens / numSteps)} a step${speed}.`;
+  if (!numSteps) return "nothing came.";
+  const numLater = numTokens - steps.steps[0].committed.length;
+  const speed = numLater ? `, ${((performance.now() - first) / numLater).toFixed(1)} ms a token` : "";
+  return `${count(numTokens, "token")} in ${count(numSteps, "step")}, ${decimal(numTokens / numSteps)} a step${speed}.`;
 }
 
 function explain(error) {

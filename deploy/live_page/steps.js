@@ -2,7 +2,7 @@
 
 const LIVE_MS = 160; // between two pictures while steps come faster than one can see
 const PLAY_MS = 900; // a step that is played slowly, besides its growth
-const BEAT_MS = { live: 14, played: 130 }; // growth by depth of the tree
+const BEAT_MS = { live: 6, played: 120 }; // growth by depth of the tree
 const TREE_PADDING = 24; // px, of both sides
 const CONTEXT_LETTERS = 60;
 

@@ -83,6 +83,7 @@ function drawTree(step, beat, room) {
   const size = { width: scale * width, height: scale * height, viewBox: `0 0 ${width} ${height}` };
   const svg = makeSvg("svg", { ...size, role: "img", "aria-label": label });
   svg.style.setProperty("--beat", `${beat}ms`);
+  svg.style.setProperty("--grow", `${2 * beat + 50}ms`);
   svg.style.setProperty("--depths", widths.length);
   if (beat) svg.classList.add("growing");
   for (const node of nodes) {

@@ -146,7 +146,7 @@ async def test_several_steps_in_one_chunk(tmp_path: Path) -> None:
     stand_in = StandIn([chunk("abcxe", *steps, ended="length"), "[DONE]"])
     async with visit(stand_in, tmp_path) as page:
         await page.press("Enter")
-        await page.until(f"{STATUS}.startsWith('Done: the limit')")
+        await page.until(f"{STATUS}.startsWith('Done, at the limit')")
         assert await page.evaluate(ANSWER) == "abcxe"
         spans = "[...document.querySelectorAll('#answer span')]"
         by_step = await page.evaluate(f"{spans}.map(s => s.dataset.step + s.textContent)")
