@@ -30,6 +30,7 @@ from deploy.openai_schema import (
     stop_strings,
 )
 from deploy.prompts import EncodedPrompt, check_token_ids, context_exceeded
+from deploy.structured_output import OutputGrammar
 
 DEFAULT_COMPLETION_TOKENS = 16
 MAX_ID_DIGITS = 10
@@ -122,7 +123,7 @@ def build_choices(
     logprobs: LogprobsWish,
     description: BackendDescription,
     seed: int,
-    grammar: str = "",
+    grammar: OutputGrammar,
 ) -> list[Choice]:
     """The generation requests of an answer, in order of their index.
 
@@ -151,7 +152,8 @@ def build_choices(
                 stop=stop,
                 num_logprobs=num_logprobs,
                 prompt_logprobs=logprobs.num_top if logprobs.of_prompt else None,
-                grammar=grammar,
+                grammar=grammar.source,
+                grammar_param=grammar.param,
                 speculation=speculation,
                 priority=fields.priority,
                 return_trees=fields.return_trees,

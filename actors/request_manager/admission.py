@@ -62,7 +62,7 @@ def _check_grammar(asked: GenerationRequest) -> None:
     if not asked.grammar:
         return
     if len(asked.grammar.encode()) > MAX_GRAMMAR_BYTES:
-        raise InputError(f"a grammar has at most {MAX_GRAMMAR_BYTES} bytes", "response_format")
+        raise InputError(f"a grammar has at most {MAX_GRAMMAR_BYTES} bytes", asked.grammar_param)
     # At its end a grammar allows nothing but EOS.
     if asked.sampling.min_tokens:
         raise InputError("the output must follow a grammar: not with min_tokens", "min_tokens")

@@ -89,6 +89,7 @@ class GenerationRequest:
         prompt_logprobs: the same for the prompt's tokens from the second on.
         priority: lower ones run first; among equals, those that came first.
         grammar: what the output must follow, as source text; empty for anything.
+        grammar_param: the field in which the caller asked for it, for errors.
         return_trees: its events are to carry the trees of its steps.
         internal: kept out of public metrics (readiness probes).
         traceparent: the span that it is part of, as W3C Trace Context writes it; empty if its trace
@@ -103,6 +104,7 @@ class GenerationRequest:
     num_logprobs: int | None = None
     prompt_logprobs: int | None = None
     grammar: str = ""
+    grammar_param: str = "grammar"
     speculation: SpeculationOptions = field(default_factory=SpeculationOptions)
     priority: int = 0
     return_trees: bool = False
