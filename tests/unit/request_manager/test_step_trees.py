@@ -59,12 +59,20 @@ async def test_trees_tell_how_the_output_came_about() -> None:
 
 
 async def test_an_output_that_ends_within_what_was_accepted() -> None:
-    async with House((OracleDrafter(),)) as engine:
-        for length in range(1, 12):
-            answer = await collect(engine, ask(PROMPT, length, return_trees=True))
-            last = answer.trees[-1]
-            assert answer.token_ids[-1] == last.committed_ids[-1]
-            assert len(last.accepted) <= len(last.committed_ids)
+    """A stop token among accepted drafts: those behind it were right, and are not committed."""
+    num_cut = 0
+    for seed in range(12):
+        async with House((OracleDrafter(seed),)) as engine:
+            whole = await collect(engine, ask(PROMPT, 20, return_trees=True))
+            for token in range(6):
+                stop = {"stop_token_ids": (token,)}
+                answer = await collect(engine, ask(PROMPT, 20, stop=stop, return_trees=True))
+                last = answer.trees[-1]
+                assert answer.token_ids == whole.token_ids[: len(answer.token_ids)]
+                taken = tuple(last.token_ids[node] for node in last.accepted)
+                assert taken == last.committed_ids[: len(taken)]
+                num_cut += taken == last.committed_ids
+    assert num_cut > 0
 
 
 async def test_nobody_pays_who_did_not_ask(monkeypatch: pytest.MonkeyPatch) -> None:
