@@ -45,7 +45,12 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal comes. Raises TreeServeError if the server cannot be started."""
+    """Serve until a signal comes.
+
+    Raises:
+        TreeServeError: the server cannot be started.
+        SystemExit: it cannot go on; why has been said.
+    """
     config = with_address(load_config(arguments.config), arguments.host, arguments.port)
     # What cannot work is told of now rather than in a minute.
     found = check_files(config)
@@ -64,7 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
                 while daemons.are_alive():
                     parts.look()
                     time.sleep(WATCH_S)
-                raise PeerError("Ray's daemons have died; nothing can be served any more")
+                # Said before the rest is taken down: Ray may end this process on the way.
+                _say("treeserve: Ray's daemons have died; nothing can be served any more")
+                raise SystemExit(1)
             _say("Shutting down")
     return 0
 
