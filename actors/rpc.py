@@ -119,12 +119,16 @@ def open_channel(address: str, tls: TlsFiles | None = None) -> grpc.aio.Channel:
     """A channel for the running event loop; connects on first use.
 
     Raises:
-        UnavailableError: a file of `tls` cannot be read.
+        PeerUnavailable: a file of `tls` cannot be read.
     """
     if tls is None:
         return grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
+    try:
+        credentials = tls.channel_credentials()
+    except UnavailableError as error:
+        raise PeerUnavailable(f"{address}: {error}") from error
     options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", PEER_NAME))
-    return grpc.aio.secure_channel(address, tls.channel_credentials(), options)
+    return grpc.aio.secure_channel(address, credentials, options)
 
 
 async def call(

@@ -9,33 +9,39 @@ certificates are taken up without a restart.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import ssl
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated
 
 import grpc
+from pydantic import BaseModel, ConfigDict, Field
 
 from actors.errors import UnavailableError
 
 logger = logging.getLogger(__name__)
 
+FileName = Annotated[str, Field(min_length=1)]
+
 PEER_NAME = "treeserve"
 """A DNS name of every server's certificate."""
 
 
-@dataclass(frozen=True)
-class TlsFiles:
-    """PEM files.
+class TlsFiles(BaseModel):
+    """PEM files, under the same names on every machine.
 
     Attributes:
         ca: certificates of the authority that has signed both sides'.
-        cert: this side's certificate, with those that stand between it and the authority.
+        cert: this side's certificate, fit for a server and for a client, with those that stand
+            between it and the authority.
         key: its private key, without a passphrase.
     """
 
-    ca: Path
-    cert: Path
-    key: Path
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ca: FileName
+    cert: FileName
+    key: FileName
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """What a client opens a channel with. Raises UnavailableError: a file cannot be read."""
@@ -62,6 +68,15 @@ class TlsFiles:
             _configuration(served), renewed, require_client_authentication=True
         )
 
+    def check(self) -> None:
+        """Raise UnavailableError unless these are certificates, and the key is the right one."""
+        self.expires_at()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            context.load_cert_chain(self.cert, self.key, password=_refuse_passphrase)
+        except (OSError, ValueError) as error:
+            raise UnavailableError(f"{self.key} is no key for {self.cert}: {error}") from error
+
     def expires_at(self) -> datetime:
         """When the first of these certificates ends.
 
@@ -83,13 +98,17 @@ class TlsFiles:
         return _read(self.ca), _read(self.key), _read(self.cert)
 
 
+def _refuse_passphrase() -> str:
+    raise ValueError("it has a passphrase")
+
+
 def _configuration(files: tuple[bytes, bytes, bytes]) -> grpc.ServerCertificateConfiguration:
     ca, key, cert = files
     return grpc.ssl_server_certificate_configuration([(key, cert)], ca)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: str) -> bytes:
     try:
-        return path.read_bytes()
+        return Path(path).read_bytes()
     except OSError as error:
         raise UnavailableError(f"a certificate's file cannot be read: {error}") from error
