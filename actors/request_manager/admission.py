@@ -8,6 +8,7 @@ from actors.errors import InputError
 from actors.messages import MAX_GRAMMAR_BYTES, LLMDescription
 from actors.request_manager.config import SpeculationConfig
 from actors.request_manager.generation import MAX_LOGPROBS, GenerationRequest
+from actors.sampling import Range
 from actors.verification import Rule
 
 
@@ -29,11 +30,9 @@ def check_request(
             raise InputError(f"{name} must be between 0 and {MAX_LOGPROBS}", name)
     _check_grammar(asked)
     wishes = asked.speculation
-    if wishes.max_nodes is not None and not 0 <= wishes.max_nodes <= speculation.max_tree_nodes:
-        raise InputError(
-            f"speculation.max_nodes must be between 0 and {speculation.max_tree_nodes}",
-            "speculation.max_nodes",
-        )
+    allowed = Range(0, speculation.max_tree_nodes)
+    if wishes.max_nodes is not None and not allowed.holds(wishes.max_nodes):
+        raise InputError(f"speculation.max_nodes must be {allowed}", "speculation.max_nodes")
     if wishes.verification not in (None, *Rule):
         known = ", ".join(sorted(Rule))
         raise InputError(
