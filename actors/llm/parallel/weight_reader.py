@@ -118,9 +118,8 @@ class WeightReader:
     def _add(self, target: str, converter: WeightConverter | None, tensor: _Tensor) -> None:
         source = self._sources.get(target)
         if source is None or source.converter is None or converter is None:
-            source = self._sources[target] = _Source(target, converter)
-            for other in [] if converter is None else converter.target_patterns[1:]:
-                self._sources[target.replace(converter.target_patterns[0], other)] = source
+            source = _Source(target, converter)
+            self._sources |= dict.fromkeys(_made_together(target, converter), source)
         source.tensors.append(tensor)
 
     def __contains__(self, name: str) -> bool:
@@ -199,3 +198,11 @@ class WeightReader:
         with safe_open(tensor.file, "pt") as content:
             found: Tensor = content.get_tensor(tensor.name)
             return found.to(self.device, self._dtype, copy=True)
+
+
+def _made_together(target: str, converter: WeightConverter | None) -> list[str]:
+    """The weights that a conversion makes, by the first of them."""
+    if converter is None:
+        return [target]
+    first, *_ = patterns = converter.target_patterns
+    return [target.replace(first, pattern) for pattern in patterns]
