@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
-from cluster.config import Config, load_config
-from cluster.models import find_model
+from cluster.config import load_config
 from cluster.placement import plan_placement
 from deploy.named_files import check_files
 
@@ -21,10 +21,10 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigError: with every mistake.
     """
     config = load_config(arguments.config)
-    check_files(config)
+    model = check_files(config)
     print(f"{arguments.config} is valid: serves {config.model.name}")
     print(plan_placement(config).describe())
-    if config.llm.tensor_parallel > 1 and _has_experts(config):
+    if model is not None and config.llm.tensor_parallel > 1 and _has_experts(model):
         print(
             "llm.tensor_parallel splits the attention alone: every rank of a stage holds all of a "
             "layer's experts; llm.pipeline_parallel makes room for them"
@@ -32,11 +32,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _has_experts(config: Config) -> bool:
-    """True if the model is here, and a mixture of experts."""
-    folder = find_model(config.model.path)
+def _has_experts(folder: Path) -> bool:
+    """True if the model in a folder is a mixture of experts."""
     try:
-        content = json.loads((folder / "config.json").read_bytes()) if folder else {}
+        content = json.loads((folder / "config.json").read_bytes())
         return any(content.get(name) for name in EXPERT_COUNTS)
     except (OSError, ValueError, AttributeError):
         return False  # what is wrong with it is told when it is loaded

@@ -77,8 +77,13 @@ def test_validate_fetches_no_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("tensor_parallel", "told"), [(1, False), (2, True)])
 def test_validate_tells_that_experts_are_not_split(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], tensor_parallel: int, told: bool
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tensor_parallel: int,
+    told: bool,
 ) -> None:
+    monkeypatch.setattr("deploy.named_files.load_vocabulary", lambda folder: None)
     (tmp_path / "config.json").write_text('{"num_local_experts": 4}')
     (tmp_path / "model.safetensors").touch()
     path = tmp_path / "config.yaml"
