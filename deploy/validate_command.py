@@ -52,7 +52,15 @@ def _problems(config: Config) -> list[str]:
 
 
 def _check_model(config: Config) -> None:
-    """Raises ModelError, and ConfigError if the KV memory is no good for it."""
+    """Raises ModelError, and ConfigError if what is asked for is no good for it."""
     folder = find_model(config.model.path)
-    if folder is not None:
-        check_kv_memory(config, folder)
+    if folder is None:
+        return
+    check_kv_memory(config, folder)
+    if config.llm.quantization != "none":
+        from actors.llm.quantization import check_model
+
+        try:
+            check_model(folder, config.model.dtype, config.llm.tensor_parallel)
+        except ModelError as error:
+            raise ConfigError([f"llm.quantization: {error}"]) from error

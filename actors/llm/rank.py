@@ -65,7 +65,7 @@ class RankOptions:
 
 
 def load_rank(options: RankOptions) -> Rank:
-    """Load a model and give it a KV cache.
+    """Load a model, whole and as it is stored, and give it a KV cache.
 
     Raises:
         ModelError: the model cannot be served.
@@ -153,6 +153,8 @@ class Rank:
             num_held_parameters=loaded.report.num_parameters,
             load_s=loaded.report.seconds,
             peak_memory_bytes=loaded.report.peak_memory_bytes,
+            held_bytes=loaded.report.num_bytes,
+            quantization=loaded.quantization,
         )
         loaded.take_streamed_bytes()  # those of the trials belong to no step
 

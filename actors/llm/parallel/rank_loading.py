@@ -1,5 +1,5 @@
-"""One of the several ranks of an LLM, or one that streams its weights: from its place in the grid
-to a rank that runs steps."""
+"""Ranks whose model is loaded piece by piece: one of the several of an LLM, from its place in the
+grid to a rank that runs steps, one that streams its weights, and one that quantises them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,31 @@ from dataclasses import replace
 
 import torch
 
+from actors.llm.config import LLMConfig
 from actors.llm.loading import DTYPES
 from actors.llm.offload.opening import open_stream
 from actors.llm.parallel.grid import Grid
 from actors.llm.parallel.meeting import Meeting
 from actors.llm.parallel.stage_loading import load_stage
 from actors.llm.parallel.world import World
+from actors.llm.quantization import Int8
 from actors.llm.rank import Rank, RankOptions, make_rank
+
+
+def load_rank_by_pieces(options: RankOptions) -> Rank:
+    """Load a whole LLM, and quantise it if it is to be: never in memory as it is stored.
+
+    Raises:
+        ModelError: the model cannot be served.
+        ConfigError: the memory does not hold one KV block.
+    """
+    if options.llm.num_threads is not None:
+        torch.set_num_threads(options.llm.num_threads)
+    device = torch.device(options.device)
+    world, int8 = World.of_one(device), _int8(options.llm)
+    return make_rank(
+        load_stage(options.path, DTYPES[options.dtype], device, world, int8=int8), options
+    )
 
 
 def load_rank_of_several(options: RankOptions, grid: Grid, meeting: Meeting) -> Rank:
@@ -38,5 +56,10 @@ def load_rank_of_several(options: RankOptions, grid: Grid, meeting: Meeting) -> 
         options = replace(options, vocabulary=None)  # draws nothing, so needs no grammars
     dtype = DTYPES[options.dtype]
     stream = open_stream(options.llm, dtype, device, world)
-    loaded = load_stage(options.path, dtype, device, world, stream)
+    loaded = load_stage(options.path, dtype, device, world, stream, _int8(options.llm))
     return make_rank(loaded, options, world.num_local if on_cpu else 1)
+
+
+def _int8(llm: LLMConfig) -> Int8 | None:
+    """What quantises the weights, if anything is to."""
+    return Int8() if llm.quantization == "int8" else None
