@@ -271,12 +271,8 @@ def _make_rank(
         llm=config.llm,
         vocabulary=functools.partial(load_vocabulary, folder),
     )
-    if meeting is None and config.llm.offload == config.llm.quantization == "none":
+    if meeting is None and config.llm.offload == "none":
         load = functools.partial(load_rank, options)
-    elif meeting is None and config.llm.offload == "none":
-        from actors.llm.parallel.rank_loading import load_rank_by_pieces
-
-        load = functools.partial(load_rank_by_pieces, options)
     else:
         from actors.llm.parallel.rank_loading import load_rank_of_several
 

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+Quantization = Literal["none", "int8"]
+
 
 class LLMConfig(BaseModel):
     """How the LLM is run.
@@ -39,7 +41,7 @@ class LLMConfig(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     offload: Literal["none", "cpu", "nvme"] = "none"
     offload_dir: Annotated[str, Field(min_length=1)] | None = None
-    quantization: Literal["none", "int8"] = "none"
+    quantization: Quantization = "none"
     start_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
     step_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
     trace_file: Annotated[str, Field(min_length=1)] | None = None

@@ -14,7 +14,6 @@ import torch
 import transformers
 
 from actors.llm.config import LLMConfig
-from actors.llm.parallel.rank_loading import load_rank_by_pieces
 from actors.llm.rank import RankOptions, load_rank
 from actors.request_manager.engine import Engine
 from actors.request_manager.generation import SpeculationOptions
@@ -100,9 +99,7 @@ def whole(folder: Path) -> list[Sequence[int]]:
 
 
 async def texts_of_one_rank(asked: RankOptions, num_tokens: int) -> list[Sequence[int]]:
-    rank = NearRank(
-        load_rank(asked) if asked.llm.quantization == "none" else load_rank_by_pieces(asked)
-    )
+    rank = NearRank(load_rank(asked))
     async with engine_over(rank, Watcher(), max_batch_tokens=16) as engine:
         return await texts(engine, num_tokens)
 

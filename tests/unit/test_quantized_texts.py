@@ -11,7 +11,6 @@ import torch
 import transformers
 
 from actors.llm.config import LLMConfig
-from actors.llm.parallel.rank_loading import load_rank_by_pieces
 from actors.llm.rank import Rank, RankOptions, load_rank
 from actors.request_manager.generation import SpeculationOptions
 from actors.sampling import SamplingParams, derived_seed
@@ -61,7 +60,7 @@ def options(folder: Path, llm: LLMConfig) -> RankOptions:
 
 @pytest.fixture
 def rank(folder: Path) -> Rank:
-    return load_rank_by_pieces(options(folder, INT8))
+    return load_rank(options(folder, INT8))
 
 
 @pytest.mark.parametrize("samplings", SAMPLINGS.values(), ids=SAMPLINGS)

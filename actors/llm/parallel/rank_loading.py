@@ -1,5 +1,5 @@
-"""Ranks whose model is loaded piece by piece: one of the several of an LLM, from its place in the
-grid to a rank that runs steps, one that streams its weights, and one that quantises them."""
+"""One of the several ranks of an LLM, or one that streams its weights: from its place in the grid
+to a rank that runs steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import torch
 
-from actors.llm.config import LLMConfig
 from actors.llm.loading import DTYPES
 from actors.llm.offload.opening import open_stream
 from actors.llm.parallel.grid import Grid
@@ -17,22 +16,6 @@ from actors.llm.parallel.stage_loading import load_stage
 from actors.llm.parallel.world import World
 from actors.llm.quantization import Int8
 from actors.llm.rank import Rank, RankOptions, make_rank
-
-
-def load_rank_by_pieces(options: RankOptions) -> Rank:
-    """Load a whole LLM, and quantise it if it is to be: never in memory as it is stored.
-
-    Raises:
-        ModelError: the model cannot be served.
-        ConfigError: the memory does not hold one KV block.
-    """
-    if options.llm.num_threads is not None:
-        torch.set_num_threads(options.llm.num_threads)
-    device = torch.device(options.device)
-    world, int8 = World.of_one(device), _int8(options.llm)
-    return make_rank(
-        load_stage(options.path, DTYPES[options.dtype], device, world, int8=int8), options
-    )
 
 
 def load_rank_of_several(options: RankOptions, grid: Grid, meeting: Meeting) -> Rank:
@@ -56,10 +39,6 @@ def load_rank_of_several(options: RankOptions, grid: Grid, meeting: Meeting) -> 
         options = replace(options, vocabulary=None)  # draws nothing, so needs no grammars
     dtype = DTYPES[options.dtype]
     stream = open_stream(options.llm, dtype, device, world)
-    loaded = load_stage(options.path, dtype, device, world, stream, _int8(options.llm))
+    int8 = Int8() if options.llm.quantization == "int8" else None
+    loaded = load_stage(options.path, dtype, device, world, stream, int8)
     return make_rank(loaded, options, world.num_local if on_cpu else 1)
-
-
-def _int8(llm: LLMConfig) -> Int8 | None:
-    """What quantises the weights, if anything is to."""
-    return Int8() if llm.quantization == "int8" else None
