@@ -96,7 +96,9 @@ def load_model(path: Path, dtype: torch.dtype, device: torch.device) -> LoadedMo
         files = weight_files(path)
         model = _read_weights(path, config, dtype).to(device).eval()
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
-        num_bytes = sum(parameter.nbytes for parameter in model.parameters())
+        # The fused forward pass packs a head apart, also one that is the embedding's twin.
+        held = model.named_parameters(remove_duplicate=not can_be_fused(config))
+        num_bytes = sum(parameter.nbytes for _, parameter in held)
         return LoadedModel(
             wrap(model),
             dtype,

@@ -63,6 +63,9 @@ def test_validate_looks_at_the_model_that_is_here(
     path.write_text(f"{{model: {{path: {tmp_path}}}, scheduler: {{kv_memory_bytes: 10}}}}")
     assert cli.main(["validate", str(path)]) == 2
     assert "scheduler.kv_memory_bytes: 10 bytes do not hold" in capsys.readouterr().err
+    path.write_text(f"{{model: {{path: {tmp_path}}}, llm: {{quantization: int8}}}}")
+    assert cli.main(["validate", str(path)]) == 2
+    assert "llm.quantization: " in capsys.readouterr().err
     path.write_text("model: {path: owner/name}")
     assert cli.main(["validate", str(path)]) == 0, "it is fetched when it is served"
 
