@@ -53,17 +53,13 @@ class Weights:
 
     @classmethod
     def joined(cls, *parts: Weights) -> Weights:
-        """Several layers that take the same rows as one; all of them have a bias, or none, and all
-        are quantised, or none."""
+        """Several layers that take the same rows as one, none of them quantised; all of them have a
+        bias, or none."""
         if len(parts) == 1:
             return parts[0]
         biases = [part.bias for part in parts if part.bias is not None]
-        scales = [part.scales for part in parts if part.scales is not None]
-        return cls(
-            torch.cat([part.matrix for part in parts]),
-            torch.cat(biases) if biases else None,
-            torch.cat(scales) if scales else None,
-        )
+        matrix = torch.cat([part.matrix for part in parts])
+        return cls(matrix, torch.cat(biases) if biases else None)
 
     @property
     def dtype(self) -> torch.dtype:
