@@ -1,8 +1,9 @@
 """The configuration: one frozen object, composed from the sections that each part owns.
 
-Read once at the edge and handed down in slices. Unknown and duplicate keys are refused, values are
-not coerced between types (`"8000"` is not a port), and all mistakes are told at once, by dotted
-path. What is not built yet is refused here, so that no key is silently without effect.
+Read once at the edge and handed down in slices. A file or a section with nothing in it means its
+defaults. Unknown and duplicate keys are refused, values are not coerced between types (`"8000"` is
+not a port), and all mistakes are told at once, by dotted path. What is not built yet is refused
+here, so that no key is silently without effect.
 """
 
 from __future__ import annotations
@@ -232,12 +233,19 @@ def parse_config(text: str, source: str = "configuration") -> Config:
         raise ConfigError([f"{source}: not valid YAML: {_yaml_reason(error)}"]) from error
     finally:
         loader.dispose()
+    if content is None:
+        content = {}
     if not isinstance(content, dict):
         raise ConfigError([f"{source}: expected sections (model, llm, …) at the top level"])
     return _validated(content, loader.problems)
 
 
 def _validated(content: dict[str, Any], problems: Sequence[str]) -> Config:
+    content = {
+        name: section
+        for name, section in content.items()
+        if section is not None or name not in Config.model_fields
+    }
     # By way of JSON: pydantic's strict mode then takes lists for tuples, and nothing else.
     try:
         config = Config.model_validate_json(json.dumps(content, default=str), strict=True)

@@ -91,6 +91,7 @@ class RequestManager:
             quantization=description.quantization,
             drafters=config.askable_drafters,
             verifications=tuple(Rule),
+            max_tree_nodes=config.speculation.max_tree_nodes,
             max_places=config.scheduler.max_running_requests + config.scheduler.max_queued_requests,
             max_queued_tokens=config.scheduler.max_queued_tokens,
             batch_invariant=description.batch_invariant,

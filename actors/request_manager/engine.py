@@ -229,7 +229,7 @@ class Engine:
             request = row.turn.request
             self._emit(request, event)
             if outcome is not None and outcome.is_cut and request.state is not State.FINISHED:
-                self._fail(request, InputError(LOST_GRAMMAR, "response_format"))
+                self._fail(request, InputError(LOST_GRAMMAR, request.asked.grammar_param))
         laps.end("emit")
         since = self._clock()
         self._guessing.learn(

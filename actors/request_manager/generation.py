@@ -88,6 +88,7 @@ class GenerationRequest:
         prompt_logprobs: the same for the prompt's tokens from the second on.
         priority: lower ones run first; among equals, those that came first.
         grammar: what the output must follow, as source text; empty for anything.
+        grammar_param: the field in which the caller asked for it, for errors.
         internal: kept out of public metrics (readiness probes).
         traceparent: the span that it is part of, as W3C Trace Context writes it; empty if its trace
             is not kept.
@@ -101,6 +102,7 @@ class GenerationRequest:
     num_logprobs: int | None = None
     prompt_logprobs: int | None = None
     grammar: str = ""
+    grammar_param: str = "grammar"
     speculation: SpeculationOptions = field(default_factory=SpeculationOptions)
     priority: int = 0
     internal: bool = False

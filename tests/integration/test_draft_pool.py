@@ -76,6 +76,12 @@ async def test_a_pool_drafts_together_and_outlives_its_replicas(
         return {process.pid for process in descendants("DraftModel")} - others
 
     async with launched(pool(draft_path)) as running:
+        actors = {("ssm-0", "0"), ("ssm-0", "1"), ("ssm-1", "0")}
+        found = {(one.labels["part"], one.labels["index"]) for one in running.targets()}
+        assert found == actors | {("manager", "0"), ("llm", "0")}
+        for drafter, index in actors:
+            labels = f'drafter="{drafter}",index="{index}",model_name="smollm2-135m-instruct"'
+            assert f'treeserve_part_up{{{labels},part="DraftModel"}} 1.0' in running.metrics.text()
         plain = await asyncio.gather(*(collect(running, one) for one in requests(OFF)))
         assert set(drafted(running).values()) == {0.0}
         asked = requests(SpeculationOptions())

@@ -99,7 +99,6 @@ def test_the_branches_of_a_union_are_one_mistake() -> None:
         ("speculation: {drafters: prompt_lookup}", "speculation.drafters"),
         ("llm: {step_timeout_s: .nan}", "llm.step_timeout_s"),
         ("llm: {step_timeout_s: .inf}", "llm.step_timeout_s"),
-        ("llm: null", "llm"),
         ("llm: []", "llm"),
         ("grpc: {port_range: [1]}", "grpc.port_range"),
         ("grpc: {port_range: [10, 9]}", "grpc.port_range"),
@@ -167,7 +166,16 @@ def test_a_key_that_is_no_text_is_refused() -> None:
     assert any("plain text" in line for line in problems("true: {}"))
 
 
-@pytest.mark.parametrize("text", ["", "- a", "just text", "null", "7"])
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "---\n", "llm:\nssms:\napi: null", "{}"])
+def test_nothing_means_defaults(text: str) -> None:
+    assert parse_config(text) == Config()
+
+
+def test_an_unknown_section_without_anything_in_it_is_refused() -> None:
+    assert problems("bogus:") == ["bogus: unknown key"]
+
+
+@pytest.mark.parametrize("text", ["- a", "just text", "7"])
 def test_a_file_without_sections_is_refused(text: str) -> None:
     assert "top level" in problems(text)[0]
 
