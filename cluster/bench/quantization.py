@@ -166,7 +166,9 @@ def equal_texts(results: Mapping[str, ModeResult]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m cluster.bench.quantization", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m cluster.bench.quantization", description=__doc__
+    )
     parser.add_argument("config", type=Path, metavar="CONFIG")
     parser.add_argument("--prompts", type=Path, default=SAMPLE, metavar="FILE")
     parser.add_argument("--limit", type=int, default=8, metavar="N", help="prompts at most")
