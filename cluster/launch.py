@@ -37,7 +37,13 @@ from cluster.config import Config
 from cluster.logs import set_up_logging
 from cluster.long_lived import keep_what_is_loaded
 from cluster.metrics import RANKS, Metrics, Part
-from cluster.metrics_server import ExposedActor, MetricsServer, Target, process_registry
+from cluster.metrics_server import (
+    ExposedActor,
+    MetricsServer,
+    Target,
+    process_registry,
+    watch_certificate,
+)
 from cluster.models import resolve_draft_model, resolve_model
 from cluster.observed import ObservedDrafter, ObservedDrafting, ObservedRank
 from cluster.placement import Placement, plan_placement
@@ -150,6 +156,7 @@ async def launch(config: Config) -> Launched:
             ranks.restart,
             config.llm.step_timeout_s,
             on_reply=metrics.rank_replied,
+            tls=config.grpc.tls,
         )
         resources.push_async_callback(client.close)
         description = await client.describe()
@@ -238,6 +245,7 @@ async def _drafters(
                 deadline_s,
                 part.drafter,
                 functools.partial(metrics.noise_used, SSM),
+                config.grpc.tls,
             )
             resources.push_async_callback(drafter.close)
             tuned_for = (await drafter.describe()).llm_weights_hash
@@ -299,7 +307,11 @@ def _make_rank(
         load = functools.partial(load_rank_of_several, options, grid, meeting)
     set_up_logging(config.logs, f"{LLM} {rank}")
     registry = process_registry(LLM, rank)
-    actor = LLMActor(lambda: ObservedRank(load(), registry), ports=_ports(config.grpc.port_range))
+    actor = LLMActor(
+        lambda: ObservedRank(load(), registry),
+        ports=_ports(config.grpc.port_range),
+        tls=config.grpc.tls,
+    )
     keep_what_is_loaded()
     return ExposedActor(actor, _expose(config, registry))
 
@@ -328,13 +340,16 @@ def _make_ssm(
     actor = SSMActor(
         lambda: ObservedDrafting(load_speculator(options), registry, config.model.name),
         ports=_ports(config.grpc.port_range),
+        tls=config.grpc.tls,
     )
     keep_what_is_loaded()
     return ExposedActor(actor, _expose(config, registry))
 
 
 def _expose(config: Config, registry: CollectorRegistry) -> MetricsServer:
-    """Serve this process's metrics."""
+    """Serve this process's metrics, of its certificate too."""
+    if config.grpc.tls is not None:
+        watch_certificate(registry, config.grpc.tls)
     ports = _ports(config.metrics.port_range)
     return MetricsServer(registry, config.metrics.host, ports, ray_api.own_node().host)
 

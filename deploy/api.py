@@ -32,6 +32,7 @@ from deploy.openai_schema import (
     StreamOptions,
 )
 from deploy.openapi import ERROR_RESPONSE, describe, generation_route
+from deploy.page import add_page
 from deploy.prompts import EncodedPrompt, PromptEncoder, Tokenizer
 from deploy.readiness import Readiness
 from deploy.request_body import read_json_object, validate
@@ -117,6 +118,8 @@ def build_app(
     _add_model_routes(app, backend, created=int(wall_clock()))
     _add_status_routes(app, readiness, door)
     add_metrics_routes(app, backend, metrics)
+    if settings.page:
+        add_page(app)
     describe(app, backend.description, service.max_choices)
     return app
 

@@ -161,7 +161,7 @@ class Ingress:
         keys = read_keys(Path(api.api_keys_file)) if api.api_keys_file else []
         max_inside = 2 * description.max_places  # beside those with a place, as many more that ask
         self._door = Door(ApiKeys(keys), api.max_requests_per_key, max_inside)
-        settings = ApiSettings(max_body_bytes=api.max_body_bytes)
+        settings = ApiSettings(max_body_bytes=api.max_body_bytes, page=api.page)
         self._tracing = open_tracing(config.tracing, "ingress")
         self._app = build_app(
             backend,

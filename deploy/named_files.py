@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from actors.errors import ConfigError, ModelError
+from actors.errors import ConfigError, ModelError, UnavailableError
 from cluster.config import Config
 from cluster.kv_memory import check_kv_memory
 from cluster.models import find_model, resolve_draft_model
@@ -36,7 +36,7 @@ def check_files(config: Config, folder: Path | None = None) -> Path | None:
             return check(*arguments)
         except ConfigError as error:
             problems.extend(error.problems)
-        except ModelError as error:
+        except (ModelError, UnavailableError) as error:
             problems.append(f"{field}: {error}")
         return None
 
@@ -50,6 +50,8 @@ def check_files(config: Config, folder: Path | None = None) -> Path | None:
         tried(f"ssms.{index}.path", resolve_draft_model, ssm.path)
     if (keys := config.api.api_keys_file) is not None:
         tried("api.api_keys_file", read_keys, Path(keys))
+    if config.grpc.tls is not None:
+        tried("grpc.tls", config.grpc.tls.check)
     if problems:
         raise ConfigError(problems)
     return model

@@ -136,6 +136,9 @@ class GenerationFields(StructuredFields):
     """Keep only so many tokens at the end of the prompt; -1 keeps what the context takes."""
     return_token_ids: bool = False
     """Add `token_ids` and `prompt_token_ids` to each choice."""
+    return_trees: bool = False
+    """Only with `stream: true`: add `trees` to the choices of chunks: what was drafted in each step
+    that the chunk came from, by whom, what was accepted, and how long the phases took."""
     speculation: Speculation | None = None
 
 

@@ -104,6 +104,8 @@ def check_common(fields: GenerationFields, description: BackendDescription) -> N
             "continuous_usage_stats needs include_usage: true",
             "stream_options.continuous_usage_stats",
         )
+    if fields.return_trees and not fields.stream:
+        raise InputError("return_trees needs stream: true", "return_trees")
     if fields.truncate_prompt_tokens == 0:
         raise InputError(
             "truncate_prompt_tokens leaves nothing of the prompt", "truncate_prompt_tokens"
@@ -157,6 +159,7 @@ def build_choices(
                 grammar_param=grammar.param,
                 speculation=speculation,
                 priority=fields.priority,
+                return_trees=fields.return_trees,
             )
             choices.append(Choice(index, prompt, request, logprobs.num_top is not None))
     return choices

@@ -39,6 +39,7 @@ from actors.request_manager.settling import (
     results_by_request,
     verify_row,
 )
+from actors.request_manager.shown_trees import with_trees
 from actors.request_manager.turns import Turn
 from actors.vocabulary import Vocabulary
 
@@ -225,7 +226,8 @@ class Engine:
             for row, outcome in zip(rows, verified, strict=True)
         ]
         laps.end("commit")
-        for row, outcome, event in zip(rows, verified, events, strict=True):
+        shown = with_trees(rows, verified, events, laps.seconds, reply.forward_s)
+        for row, outcome, event in zip(rows, verified, shown, strict=True):
             request = row.turn.request
             self._emit(request, event)
             if outcome is not None and outcome.is_cut and request.state is not State.FINISHED:

@@ -102,6 +102,9 @@ def test_the_branches_of_a_union_are_one_mistake() -> None:
         ("llm: []", "llm"),
         ("grpc: {port_range: [1]}", "grpc.port_range"),
         ("grpc: {port_range: [10, 9]}", "grpc.port_range"),
+        ("grpc: {tls: {ca: x, cert: x}}", "grpc.tls.key"),
+        ("grpc: {tls: {ca: x, cert: x, key: x, name: x}}", "grpc.tls.name"),
+        ("grpc: {tls: {ca: x, cert: '', key: x}}", "grpc.tls.cert"),
     ],
 )
 def test_values_of_another_type_are_refused(text: str, path: str) -> None:
@@ -117,7 +120,6 @@ def test_values_of_another_type_are_refused(text: str, path: str) -> None:
         ("llm: {offload: cpu, offload_dir: /tmp}", "llm.offload_dir"),
         ("llm: {offload: nvme, quantization: int8}", "llm.quantization"),
         ("llm: {quantization: int4}", "llm.quantization"),
-        ("grpc: {tls: {cert: x}}", "grpc.tls"),
         ("api: {replicas: 2}", "api.replicas"),
     ],
 )
