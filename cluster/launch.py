@@ -210,7 +210,7 @@ async def _drafters(
     deadline_s = config.speculation.draft_deadline_ms / 1e3
     for name in config.speculation.drafters:
         if name != SSM:
-            drafters.append(ObservedDrafter(DRAFTERS[name](*language), metrics))
+            drafters.append(ObservedDrafter(DRAFTERS[name](config.speculation, *language), metrics))
             continue
         names = ssm_names(len(config.ssms))
         for index, actors, (address,) in zip(config.ssm_indexes, ssms, addresses, strict=True):

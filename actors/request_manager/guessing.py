@@ -14,7 +14,7 @@ from actors.request_manager.drafter_worth import StepKind, StepOutcome
 from actors.request_manager.drafters import DRAFTERS, GRAMMAR
 from actors.request_manager.drafting import Drafting, DraftsByRequest, draft_task
 from actors.request_manager.merge import MergedTree, merge
-from actors.request_manager.ports import Drafter, DraftTask
+from actors.request_manager.ports import Drafter, DraftTask, StepDraws
 from actors.request_manager.request import State
 from actors.request_manager.turns import Turn
 
@@ -134,13 +134,19 @@ class Guessing:
         return drawn | chosen
 
     def learn(
-        self, guesses: Guesses, outcome: StepOutcome, accepted: Mapping[int, Accepted]
+        self,
+        guesses: Guesses,
+        outcome: StepOutcome,
+        accepted: Mapping[int, Accepted],
+        draws: Sequence[StepDraws],
     ) -> None:
         """A step is over.
 
         Args:
             accepted: by request id.
+            draws: of the requests that drafters may learn from.
         """
+        self._drafting.observe(draws)
         self._budget.observe(outcome)
         for name, request_ids in guesses.answered.items():
             for request_id in accepted.keys() & request_ids:
