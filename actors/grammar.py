@@ -12,6 +12,7 @@ output with blanks.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,8 +33,13 @@ if TYPE_CHECKING:  # torch is not needed here
 MAX_SCHEMA_DEPTH = 64
 MAX_REGEX_BYTES = 4096
 MAX_CHOICES = 1024
+MAX_START_WORK = 30_000
+"""Parts of the lexer before its first token. A counted repetition within another one, which is
+written out when text comes to it, then holds up a step for about 20 ms at most."""
 MAX_TOKEN_WORK = 50_000
-"""Parser items for one token: about 3 ms."""
+"""Parser items, and new parts of the lexer, for one token: about 3 ms each."""
+
+TOO_MUCH_WORK = "it needs too much work, as of counted repetitions within others"
 
 _BLANKS = r"[\x20\x0A\x0D\x09]{0,40}"
 _SCHEMA_OPTIONS: JsonCompileOptions = {
@@ -46,6 +52,8 @@ _SCHEMA_OPTIONS: JsonCompileOptions = {
 
 def _limits() -> LLParserLimits:
     return LLParserLimits(
+        initial_lexer_fuel=MAX_START_WORK,
+        step_lexer_fuel=MAX_TOKEN_WORK,
         step_max_items=MAX_TOKEN_WORK,
         max_lexer_states=50_000,
         max_grammar_size=200_000,
@@ -105,6 +113,10 @@ def _checked(source: str, param: str) -> str:
     is_wrong, messages = LLMatcher.validate_grammar_with_warnings(source, limits=_limits())
     if is_wrong or messages:
         raise InputError(f"{param}: {messages[0]}", param, "invalid_grammar")
+    try:
+        byte_grammars().compile(source)
+    except GrammarError as error:
+        raise InputError(f"{param}: {error}", param, "invalid_grammar") from error
     return source
 
 
@@ -159,8 +171,14 @@ class Matcher:
         return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
 
     def _check(self) -> None:
-        if self._matcher.is_error():
-            raise GrammarError(self._matcher.get_error())
+        _raise_error(self._matcher)
+
+
+def _raise_error(matcher: LLMatcher) -> None:
+    if not matcher.is_error():
+        return
+    message, *_ = matcher.get_error().splitlines()
+    raise GrammarError(TOO_MUCH_WORK if "too many" in message else message)
 
 
 class Grammars:
@@ -185,20 +203,27 @@ class Grammars:
         )
 
     def compile(self, source: str) -> Matcher:
-        """A matcher at the start of a grammar. Raises GrammarError if it is wrong or too large."""
+        """A matcher at the start of a grammar, which knows already what may come first.
+
+        Raises:
+            GrammarError: the grammar is wrong or needs too much work.
+        """
         try:
             matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_limits())
         except (ValueError, RuntimeError) as error:  # as the library maps its own
             raise GrammarError(str(error)) from error
-        if matcher.is_error():
-            raise GrammarError(matcher.get_error())
-        return Matcher(matcher, self._vocab_size)
+        _raise_error(matcher)
+        start = Matcher(matcher, self._vocab_size)
+        start.copy().allowed()  # most of the work, which copies share
+        start.allowed()  # fails if that was too much
+        return start
 
 
 END_OF_BYTES = 256
 """The token that ends a text of single bytes."""
 
 
+@functools.cache
 def byte_grammars() -> Grammars:
     """For texts whose tokens are their bytes: what a grammar allows next, however it is split."""
     texts = (*(bytes([byte]) for byte in range(END_OF_BYTES)), b"")

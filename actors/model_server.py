@@ -17,6 +17,7 @@ import grpc
 from actors import rpc
 from actors.errors import PeerError
 from actors.model_thread import ModelThread
+from actors.tls import TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class ModelServer:
         services: what registers a service, by the service's full name.
         thread: the model's; closed together with the server.
         ports: the first one that is free is used; 0 is any.
+        tls: its certificate; None for none.
     """
 
     def __init__(
@@ -37,8 +39,9 @@ class ModelServer:
         services: Mapping[str, Callable[[grpc.Server], None]],
         thread: ModelThread,
         ports: Iterable[int],
+        tls: TlsFiles | None = None,
     ) -> None:
-        self._server = rpc.Server(services)
+        self._server = rpc.Server(services, tls)
         self._thread = thread
         self._ports = tuple(ports)
         self._address: str | None = None
@@ -50,7 +53,7 @@ class ModelServer:
             host: address to listen on; peers must be able to reach it.
 
         Raises:
-            UnavailableError: no port is free.
+            UnavailableError: no port is free, or a file of `tls` cannot be read.
         """
         if self._address is None:
             self._address = self._server.start(host, self._ports)

@@ -2,8 +2,8 @@
 
 Everything that has to be equal on both sides stands here once: message sizes, keepalive, health
 and reflection, and the one mapping between our errors and gRPC's status codes. Servers listen on
-loopback unless told otherwise; channels ignore HTTP proxies of the environment. Credentials can be
-handed to both sides; where they come from is not settled here.
+loopback unless told otherwise; channels ignore HTTP proxies of the environment. With TLS (see
+`actors.tls`) both sides show certificates.
 
 A stream has no deadline of its own: keepalive notices a dead peer, and whoever waits for an answer
 on a stream bounds that wait.
@@ -27,6 +27,7 @@ from actors.errors import (
     StaleEpoch,
     UnavailableError,
 )
+from actors.tls import PEER_NAME, TlsFiles
 
 LOOPBACK = "127.0.0.1"
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -114,13 +115,20 @@ def abort(context: grpc.ServicerContext, error: PeerError) -> None:
     context.abort(STATUS_OF_ERROR[type(error)], str(error))
 
 
-def open_channel(
-    address: str, credentials: grpc.ChannelCredentials | None = None
-) -> grpc.aio.Channel:
-    """A channel for the running event loop; connects on first use. Without credentials: no TLS."""
-    if credentials is None:
+def open_channel(address: str, tls: TlsFiles | None = None) -> grpc.aio.Channel:
+    """A channel for the running event loop; connects on first use.
+
+    Raises:
+        PeerUnavailable: a file of `tls` cannot be read.
+    """
+    if tls is None:
         return grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
-    return grpc.aio.secure_channel(address, credentials, CHANNEL_OPTIONS)
+    try:
+        credentials = tls.channel_credentials()
+    except UnavailableError as error:
+        raise PeerUnavailable(f"{address}: {error}") from error
+    options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", PEER_NAME))
+    return grpc.aio.secure_channel(address, credentials, options)
 
 
 async def call(
@@ -149,12 +157,17 @@ class Server:
 
     Args:
         services: what registers a service, by the service's full name.
+        tls: this side's certificate; None serves whoever connects.
         num_threads: calls served at once; an open stream holds a thread.
     """
 
     def __init__(
-        self, services: Mapping[str, Callable[[grpc.Server], None]], num_threads: int = 16
+        self,
+        services: Mapping[str, Callable[[grpc.Server], None]],
+        tls: TlsFiles | None = None,
+        num_threads: int = 16,
     ) -> None:
+        self._tls = tls
         self._names = (*services, health.SERVICE_NAME, reflection.SERVICE_NAME)
         self._health = health.HealthServicer()
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="grpc")
@@ -168,14 +181,13 @@ class Server:
         self,
         host: str = LOOPBACK,
         ports: Iterable[int] = (0,),
-        credentials: grpc.ServerCredentials | None = None,
     ) -> str:
         """Listen on the first of `ports` that is free (0: any) and serve; returns `host:port`.
 
         Raises:
-            UnavailableError: if none is free.
+            UnavailableError: none is free, or a file of `tls` cannot be read.
         """
-        address = self._bind(host, ports, credentials)
+        address = self._bind(host, ports)
         self._server.start()
         for name in (health.OVERALL_HEALTH, *self._names):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -187,9 +199,8 @@ class Server:
         self._server.stop(grace_s).wait()
         self._threads.shutdown(wait=False)
 
-    def _bind(
-        self, host: str, ports: Iterable[int], credentials: grpc.ServerCredentials | None
-    ) -> str:
+    def _bind(self, host: str, ports: Iterable[int]) -> str:
+        credentials = None if self._tls is None else self._tls.server_credentials()
         for port in ports:
             try:
                 if credentials is None:

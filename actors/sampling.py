@@ -8,8 +8,8 @@ The LLM and every draft model apply the same steps.
 from __future__ import annotations
 
 import hashlib
-import math
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -21,12 +21,41 @@ GREEDY_TEMPERATURE = 1e-5
 """At or below this temperature decoding is greedy: perturbations no longer change any order that
 float32 logits can hold apart, and their division by the temperature would overflow."""
 
-MAX_TEMPERATURE = 100.0
-MAX_PENALTY = 2.0
-MAX_REPETITION_PENALTY = 100.0
-MAX_BIAS = 100.0
+MAX_COUNT = (1 << 31) - 1
 MAX_BIASED_TOKENS = 1024
 SEED_SPACE = 1 << 64
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `least` to `most`, both among them unless `is_open`: then `least` is not."""
+
+    least: float
+    most: float
+    is_open: bool = False
+
+    def holds(self, value: float) -> bool:
+        return value <= self.most and (value > self.least if self.is_open else value >= self.least)
+
+    def __str__(self) -> str:
+        if self.is_open:
+            return f"above {self.least} and at most {self.most}"
+        return f"between {self.least} and {self.most}"
+
+
+BIAS = Range(-100, 100)
+RANGES: Mapping[str, Range] = {
+    "temperature": Range(0, 100),
+    "top_k": Range(0, MAX_COUNT),
+    "top_p": Range(0, 1, is_open=True),
+    "min_p": Range(0, 1),
+    "min_tokens": Range(0, MAX_COUNT),
+    "seed": Range(0, SEED_SPACE - 1),
+    "repetition_penalty": Range(0, 100, is_open=True),
+    "frequency_penalty": Range(-2, 2),
+    "presence_penalty": Range(-2, 2),
+}
+"""Of every number among the parameters; what is served over HTTP keeps to these, and tells them."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +65,8 @@ class SamplingParams:
     Attributes:
         temperature: 0 is greedy.
         top_k: keep the k most probable tokens; 0 keeps all.
-        top_p: keep the smallest set of most probable tokens whose mass reaches this, in (0, 1].
-        min_p: keep tokens at least this fraction as probable as the best one, in [0, 1].
+        top_p: keep the smallest set of most probable tokens whose mass reaches this.
+        min_p: keep tokens at least this fraction as probable as the best one.
         min_tokens: EOS and stop tokens cannot be drawn before this many output tokens.
         seed: 64-bit key of the shared noise.
         repetition_penalty: above 1 makes tokens of prompt and output less likely: their logits are
@@ -62,31 +91,9 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, int | float) and not math.isfinite(value):
-                raise InputError(f"{field.name} must be a finite number", field.name)
-        _require(
-            0.0 <= self.temperature <= MAX_TEMPERATURE,
-            "temperature",
-            f"must be between 0 and {MAX_TEMPERATURE:g}",
-        )
-        _require(0 <= self.top_k < 1 << 31, "top_k", "must be between 0 (all) and 2147483647")
-        _require(0.0 < self.top_p <= 1.0, "top_p", "must be above 0 and at most 1")
-        _require(0.0 <= self.min_p <= 1.0, "min_p", "must be between 0 and 1")
-        _require(0 <= self.min_tokens < 1 << 31, "min_tokens", "must not be negative")
-        _require(0 <= self.seed < SEED_SPACE, "seed", "must be in [0, 2^64)")
-        _require(
-            0.0 < self.repetition_penalty <= MAX_REPETITION_PENALTY,
-            "repetition_penalty",
-            f"must be above 0 and at most {MAX_REPETITION_PENALTY:g}",
-        )
-        for name in ("frequency_penalty", "presence_penalty"):
-            _require(
-                abs(getattr(self, name)) <= MAX_PENALTY,
-                name,
-                f"must be between -{MAX_PENALTY:g} and {MAX_PENALTY:g}",
-            )
+        for name, allowed in RANGES.items():
+            if not allowed.holds(getattr(self, name)):
+                raise InputError(f"{name} must be {allowed}", name)
         self._check_bias()
 
     @property
@@ -115,14 +122,11 @@ class SamplingParams:
             "logit_bias",
             f"may name at most {MAX_BIASED_TOKENS} tokens",
         )
-        for token, bias in self.logit_bias:
-            _require(token >= 0, "logit_bias", "must name tokens by their ids")
-            _require(abs(bias) <= MAX_BIAS, "logit_bias", f"must be within ±{MAX_BIAS:g}")
-        _require(
-            len({token for token, _ in self.logit_bias}) == len(self.logit_bias),
-            "logit_bias",
-            "names a token twice",
-        )
+        ids = {token for token, _ in self.logit_bias}
+        _require(all(token >= 0 for token in ids), "logit_bias", "must name tokens by their ids")
+        _require(len(ids) == len(self.logit_bias), "logit_bias", "names a token twice")
+        within = all(BIAS.holds(bias) for _, bias in self.logit_bias)
+        _require(within, "logit_bias", f"must be {BIAS}")
 
 
 def derived_seed(seed: int, choice: int) -> int:

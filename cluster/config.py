@@ -1,8 +1,9 @@
 """The configuration: one frozen object, composed from the sections that each part owns.
 
-Read once at the edge and handed down in slices. Unknown and duplicate keys are refused, values are
-not coerced between types (`"8000"` is not a port), and all mistakes are told at once, by dotted
-path. What is not built yet is refused here, so that no key is silently without effect.
+Read once at the edge and handed down in slices. A file or a section with nothing in it means its
+defaults. Unknown and duplicate keys are refused, values are not coerced between types (`"8000"` is
+not a port), and all mistakes are told at once, by dotted path. What is not built yet is refused
+here, so that no key is silently without effect.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from actors.llm.config import LLMConfig
 from actors.request_manager.config import SchedulerConfig, SpeculationConfig
 from actors.request_manager.drafter_names import SSM, askable, ssm_names
 from actors.ssm.config import SSMConfig
+from actors.tls import TlsFiles
 from cluster.logs import LogsConfig
 from cluster.tracing import TracingConfig
 
@@ -65,22 +67,15 @@ class GrpcConfig(BaseModel):
 
     Attributes:
         port_range: `[first, last]` for the actors' servers, or `auto` for any free port.
-        tls: None; certificates are not supported yet.
+        tls: files of the certificate that both sides show each other; None for no TLS.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     port_range: tuple[Port, Port] | Literal["auto"] = "auto"
-    tls: dict[str, str] | None = None
+    tls: TlsFiles | None = None
 
     _range_is_ordered = field_validator("port_range")(_ordered)
-
-    @field_validator("tls")
-    @classmethod
-    def _no_tls_yet(cls, value: dict[str, str] | None) -> dict[str, str] | None:
-        if value is not None:
-            raise ValueError("TLS between the actors is not built yet; leave it null")
-        return value
 
 
 class ApiConfig(BaseModel):
@@ -98,6 +93,7 @@ class ApiConfig(BaseModel):
         write_timeout_s: a client that takes nothing of its answer for so long is treated as gone.
         request_timeout_s: an answer that is not complete by then is given up; None for never.
         drain_timeout_s: how long after SIGTERM answers that have begun may go on.
+        page: serve the live page at `/`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -113,6 +109,7 @@ class ApiConfig(BaseModel):
     write_timeout_s: Seconds = 60.0
     request_timeout_s: Seconds | None = None
     drain_timeout_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
+    page: bool = True
 
     @field_validator("replicas")
     @classmethod
@@ -232,12 +229,19 @@ def parse_config(text: str, source: str = "configuration") -> Config:
         raise ConfigError([f"{source}: not valid YAML: {_yaml_reason(error)}"]) from error
     finally:
         loader.dispose()
+    if content is None:
+        content = {}
     if not isinstance(content, dict):
         raise ConfigError([f"{source}: expected sections (model, llm, …) at the top level"])
     return _validated(content, loader.problems)
 
 
 def _validated(content: dict[str, Any], problems: Sequence[str]) -> Config:
+    content = {
+        name: section
+        for name, section in content.items()
+        if section is not None or name not in Config.model_fields
+    }
     # By way of JSON: pydantic's strict mode then takes lists for tuples, and nothing else.
     try:
         config = Config.model_validate_json(json.dumps(content, default=str), strict=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +36,14 @@ from cluster import ray_api
 from cluster.config import Config
 from cluster.logs import set_up_logging
 from cluster.long_lived import keep_what_is_loaded
-from cluster.metrics import Metrics
-from cluster.metrics_server import ExposedActor, MetricsServer, Target, process_registry
+from cluster.metrics import RANKS, Metrics, Part
+from cluster.metrics_server import (
+    ExposedActor,
+    MetricsServer,
+    Target,
+    process_registry,
+    watch_certificate,
+)
 from cluster.models import resolve_draft_model, resolve_model
 from cluster.observed import ObservedDrafter, ObservedDrafting, ObservedRank
 from cluster.placement import Placement, plan_placement
@@ -67,7 +73,7 @@ class Launched:
     tracer: Tracer | None
     _metrics_address: str
     _ranks: ActorGroup
-    _ssms: Sequence[ActorGroup]
+    _ssms: Mapping[Part, ActorGroup]
     _resources: AsyncExitStack
 
     def targets(self) -> list[Target]:
@@ -75,7 +81,11 @@ class Launched:
         return [
             Target(self._metrics_address, {"part": MANAGER, "index": "0"}),
             *_targets(LLM, self._ranks.metrics_addresses),
-            *_targets(SSM, [one for ssm in self._ssms for one in ssm.metrics_addresses]),
+            *(
+                Target(address, {"part": part.drafter, "index": str(part.replica)})
+                for part, ssm in self._ssms.items()
+                for address in ssm.metrics_addresses
+            ),
         ]
 
     async def stop(self) -> None:
@@ -114,35 +124,39 @@ async def launch(config: Config) -> Launched:
         registry = process_registry(MANAGER)
         trace, tracer = _open_trace(config, resources), _open_tracer(config, resources)
         spans = StepSpans(tracer) if tracer else None
-        metrics = Metrics(registry, config.model.name, config.drafter_names, trace, spans)
+        pool = _draft_parts(config)
+        metrics = Metrics(
+            registry, config.model.name, config.drafter_names, trace, spans, (RANKS, *pool)
+        )
         more = (group, config.llm.start_timeout_s)
         makers = _rank_makers(config, folder, placement)
-        note = functools.partial(metrics.part_is_up, "LLMRank", 0)
-        ranks = ActorGroup("LLMRank", makers, placement.rank_places, *more, note)
-        ssms = [
-            ActorGroup(
-                "DraftModel",
-                [_ssm_maker(config, index, number, folder)],
+        note = functools.partial(metrics.part_is_up, RANKS)
+        ranks = ActorGroup(RANKS.kind, makers, placement.rank_places, *more, note)
+        ssms = {
+            part: ActorGroup(
+                part.kind,
+                [_ssm_maker(config, index, part, folder)],
                 [place],
                 *more,
-                functools.partial(metrics.part_is_up, "DraftModel", number),
+                functools.partial(metrics.part_is_up, part),
             )
-            for number, (index, place) in enumerate(
-                zip(config.ssm_indexes, placement.ssm_places, strict=True)
+            for index, part, place in zip(
+                config.ssm_indexes, pool, placement.ssm_places, strict=True
             )
-        ]
-        for actors in (ranks, *ssms):
+        }
+        for actors in (ranks, *ssms.values()):
             resources.callback(actors.kill)
         # The vocabulary is read while the actors load.
         language, (addresses, *ssm_addresses) = await asyncio.gather(
             asyncio.to_thread(_load_language, folder),
-            asyncio.gather(*(actors.start() for actors in (ranks, *ssms))),
+            asyncio.gather(*(actors.start() for actors in (ranks, *ssms.values()))),
         )
         client = LLMClient(
             addresses,
             ranks.restart,
             config.llm.step_timeout_s,
             on_reply=metrics.rank_replied,
+            tls=config.grpc.tls,
         )
         resources.push_async_callback(client.close)
         description = await client.describe()
@@ -195,11 +209,21 @@ def _check_vocabulary(vocabulary: Vocabulary, description: LLMDescription) -> No
         )
 
 
+def _draft_parts(config: Config) -> list[Part]:
+    """The draft models' actors: all replicas of one, then of the next."""
+    names = ssm_names(len(config.ssms))
+    return [
+        Part("DraftModel", name, replica)
+        for name, ssm in zip(names, config.ssms, strict=True)
+        for replica in range(ssm.replicas)
+    ]
+
+
 async def _drafters(
     config: Config,
     llm: LLMDescription,
     language: _Language,
-    ssms: Sequence[ActorGroup],
+    ssms: Mapping[Part, ActorGroup],
     addresses: Sequence[Sequence[str]],
     metrics: Metrics,
     spans: StepSpans | None,
@@ -212,14 +236,16 @@ async def _drafters(
         if name != SSM:
             drafters.append(ObservedDrafter(DRAFTERS[name](config.speculation, *language), metrics))
             continue
-        names = ssm_names(len(config.ssms))
-        for index, actors, (address,) in zip(config.ssm_indexes, ssms, addresses, strict=True):
+        for index, (part, actors), (address,) in zip(
+            config.ssm_indexes, ssms.items(), addresses, strict=True
+        ):
             drafter = SSMDrafter(
                 address,
                 functools.partial(_restart, actors),
                 deadline_s,
-                names[index],
+                part.drafter,
                 functools.partial(metrics.noise_used, SSM),
+                config.grpc.tls,
             )
             resources.push_async_callback(drafter.close)
             tuned_for = (await drafter.describe()).llm_weights_hash
@@ -281,23 +307,23 @@ def _make_rank(
         load = functools.partial(load_rank_of_several, options, grid, meeting)
     set_up_logging(config.logs, f"{LLM} {rank}")
     registry = process_registry(LLM, rank)
-    actor = LLMActor(lambda: ObservedRank(load(), registry), ports=_ports(config.grpc.port_range))
+    actor = LLMActor(
+        lambda: ObservedRank(load(), registry),
+        ports=_ports(config.grpc.port_range),
+        tls=config.grpc.tls,
+    )
     keep_what_is_loaded()
     return ExposedActor(actor, _expose(config, registry))
 
 
-def _ssm_maker(config: Config, index: int, number: int, llm_folder: Path) -> BodyMaker:
-    """What makes an actor of the draft model with this index, to be run in its own process.
-
-    Args:
-        number: of the actor, among those of all draft models.
-    """
+def _ssm_maker(config: Config, index: int, part: Part, llm_folder: Path) -> BodyMaker:
+    """What makes an actor of the draft model with this index, to be run in its own process."""
     folder = resolve_draft_model(config.ssms[index].path)
-    return functools.partial(_make_ssm, config, index, number, folder, llm_folder)
+    return functools.partial(_make_ssm, config, index, part, folder, llm_folder)
 
 
 def _make_ssm(
-    config: Config, index: int, number: int, folder: Path, llm_folder: Path
+    config: Config, index: int, part: Part, folder: Path, llm_folder: Path
 ) -> ExposedActor:
     """Load a draft model; runs in its actor's process."""
     from actors.ssm.speculator import SpeculatorOptions, load_speculator
@@ -309,18 +335,21 @@ def _make_ssm(
         expansion=config.speculation.expansion,
         index=index,
     )
-    set_up_logging(config.logs, f"{SSM} {number}")
-    registry = process_registry(SSM, number)
+    set_up_logging(config.logs, f"{part.drafter} {part.replica}")
+    registry = process_registry(part.drafter, part.replica)
     actor = SSMActor(
         lambda: ObservedDrafting(load_speculator(options), registry, config.model.name),
         ports=_ports(config.grpc.port_range),
+        tls=config.grpc.tls,
     )
     keep_what_is_loaded()
     return ExposedActor(actor, _expose(config, registry))
 
 
 def _expose(config: Config, registry: CollectorRegistry) -> MetricsServer:
-    """Serve this process's metrics."""
+    """Serve this process's metrics, of its certificate too."""
+    if config.grpc.tls is not None:
+        watch_certificate(registry, config.grpc.tls)
     ports = _ports(config.metrics.port_range)
     return MetricsServer(registry, config.metrics.host, ports, ray_api.own_node().host)
 

@@ -7,7 +7,8 @@ the LLM steps that they take are steps like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
@@ -19,7 +20,6 @@ from cluster.metric_maker import MetricMaker
 from cluster.step_spans import StepSpans
 from cluster.trace import StepTrace
 
-PARTS = ("LLMRank", "DraftModel")
 DRAFTER_OUTCOMES = ("answered", "empty", "late", "failed")
 NODE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 DEPTH_BUCKETS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
@@ -35,6 +35,27 @@ STEP_BUCKETS_S = (
 )  # fmt: skip
 
 
+class Part(NamedTuple):
+    """An actor of the manager; the ranks count as one.
+
+    Attributes:
+        kind: `LLMRank` or `DraftModel`.
+        drafter: of a draft model its name; empty for the ranks.
+        replica: of a draft model, which of its actors.
+    """
+
+    kind: str
+    drafter: str = ""
+    replica: int = 0
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        return self.kind, self.drafter, str(self.replica)
+
+
+RANKS = Part("LLMRank")
+
+
 class Metrics:
     """Implements `ports.Observer`.
 
@@ -45,6 +66,7 @@ class Metrics:
         model_name: the value of the label `model_name` of all of them.
         drafters: names of those that will be asked.
         trace, spans: are told of steps too; None for nobody.
+        parts: the actors that there will be.
     """
 
     def __init__(
@@ -54,6 +76,7 @@ class Metrics:
         drafters: Collection[str] = (),
         trace: StepTrace | None = None,
         spans: StepSpans | None = None,
+        parts: Iterable[Part] = (RANKS,),
     ) -> None:
         self._registry = registry
         self._trace = trace
@@ -143,12 +166,14 @@ class Metrics:
             "treeserve_part_up",
             "1 while an actor of the manager works, 0 while it is away; the ranks count as one.",
             "part",
+            "drafter",
             "index",
         )
         self._part_failures = make.counters(
             "treeserve_part_failures",
             "How often an actor of the manager had to be replaced.",
             "part",
+            "drafter",
             "index",
         )
         self._first_token = make.histogram(
@@ -193,7 +218,7 @@ class Metrics:
             "Draft nodes accepted, by depth below the root, from 0.",
             "position",
         )
-        self._begin_at_zero(drafters)
+        self._begin_at_zero(drafters, parts)
 
         self._held = make.gauges(
             "treeserve_rank_parameters", "Parameters that a rank of the LLM holds.", "rank"
@@ -278,10 +303,10 @@ class Metrics:
         self._drafter_calls(drafter, outcome).inc()
         self._drafter_seconds(drafter).observe(seconds)
 
-    def part_is_up(self, part: str, index: int, is_up: bool) -> None:
-        """An actor (`LLMRank`, `DraftModel`) has begun to work, or has failed."""
-        self._part_up(part, str(index)).set(is_up)
-        self._part_failures(part, str(index)).inc(not is_up)
+    def part_is_up(self, part: Part, is_up: bool) -> None:
+        """An actor has begun to work, or has failed."""
+        self._part_up(*part.labels).set(is_up)
+        self._part_failures(*part.labels).inc(not is_up)
 
     def gauges(self, running: int, waiting: int, kv_blocks_used: int, kv_blocks_total: int) -> None:
         self._running.set(running)
@@ -321,11 +346,11 @@ class Metrics:
         for depth in depths.tree_depths.elements():
             self._tree_depth.observe(depth)
 
-    def _begin_at_zero(self, drafters: Collection[str]) -> None:
+    def _begin_at_zero(self, drafters: Collection[str], parts: Iterable[Part]) -> None:
         for reason in FinishReason:
             self._finished(reason.value)
-        for part in PARTS:
-            self._part_failures(part, "0")
+        for part in parts:
+            self._part_failures(*part.labels)
         for counters in (self._reached, self._offered, self._accepted_at):
             counters("0")
         for drafter in drafters:

@@ -7,6 +7,8 @@ no access control; the address to listen on is the configuration's.
 
 from __future__ import annotations
 
+import logging
+import math
 import socket
 import threading
 from collections.abc import Iterable, Mapping
@@ -26,7 +28,10 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from actors.errors import UnavailableError
 from actors.rpc import LOOPBACK
+from actors.tls import TlsFiles
 from cluster.ray_api import Addresses
+
+logger = logging.getLogger(__name__)
 
 CLIENT_TIMEOUT_S = 10.0
 
@@ -53,6 +58,23 @@ def process_registry(part: str, index: int = 0) -> CollectorRegistry:
     info = Gauge("treeserve_process_info", "What this process is.", labels, registry=registry)
     info.labels(part, str(index)).set(1)
     return registry
+
+
+def watch_certificate(registry: CollectorRegistry, tls: TlsFiles) -> None:
+    """Tell when this process's certificate ends; NaN while its file cannot be read."""
+
+    def expires_at_s() -> float:
+        try:
+            return tls.expires_at().timestamp()
+        except UnavailableError as error:
+            logger.warning("%s", error)
+            return math.nan
+
+    Gauge(
+        "treeserve_certificate_expiry_timestamp_seconds",
+        "When the certificate for gRPC between the actors ends, or its authority's.",
+        registry=registry,
+    ).set_function(expires_at_s)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -32,6 +32,7 @@ from deploy.openai_schema import (
     StreamOptions,
 )
 from deploy.openapi import ERROR_RESPONSE, describe, generation_route
+from deploy.page import add_page
 from deploy.prompts import EncodedPrompt, PromptEncoder, Tokenizer
 from deploy.readiness import Readiness
 from deploy.request_body import read_json_object, validate
@@ -117,7 +118,9 @@ def build_app(
     _add_model_routes(app, backend, created=int(wall_clock()))
     _add_status_routes(app, readiness, door)
     add_metrics_routes(app, backend, metrics)
-    describe(app)
+    if settings.page:
+        add_page(app)
+    describe(app, backend.description, service.max_choices)
     return app
 
 
@@ -141,7 +144,7 @@ class _Service:
         self._vocabulary = vocabulary
         self._settings = settings
         limits = (settings.max_choices, self._description.max_places, door.max_places_per_key)
-        self._max_choices = min(limit for limit in limits if limit is not None)
+        self.max_choices = min(limit for limit in limits if limit is not None)
         self._readiness = readiness
         self._wall_clock = wall_clock
         self._new_seed = new_seed
@@ -175,11 +178,11 @@ class _Service:
 
     def _check_num_choices(self, num_prompts: int, fields: GenerationFields) -> None:
         per_prompt = num_candidates(fields)
-        if num_prompts * per_prompt > self._max_choices:
+        if num_prompts * per_prompt > self.max_choices:
             name = "best_of" if per_prompt > fields.n else "n"
             raise InputError(
                 f"{num_prompts} prompts with {name} = {per_prompt} ask for more than "
-                f"{self._max_choices} outputs",
+                f"{self.max_choices} outputs",
                 name if per_prompt > 1 else "prompt",
             )
 

@@ -90,6 +90,7 @@ class RequestManager:
             dtype=description.dtype,
             drafters=config.askable_drafters,
             verifications=tuple(Rule),
+            max_tree_nodes=config.speculation.max_tree_nodes,
             max_places=config.scheduler.max_running_requests + config.scheduler.max_queued_requests,
             max_queued_tokens=config.scheduler.max_queued_tokens,
             batch_invariant=description.batch_invariant,
@@ -159,7 +160,7 @@ class Ingress:
         keys = read_keys(Path(api.api_keys_file)) if api.api_keys_file else []
         max_inside = 2 * description.max_places  # beside those with a place, as many more that ask
         self._door = Door(ApiKeys(keys), api.max_requests_per_key, max_inside)
-        settings = ApiSettings(max_body_bytes=api.max_body_bytes)
+        settings = ApiSettings(max_body_bytes=api.max_body_bytes, page=api.page)
         self._tracing = open_tracing(config.tracing, "ingress")
         self._app = build_app(
             backend,

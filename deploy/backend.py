@@ -14,6 +14,7 @@ from typing import Protocol
 
 from actors.errors import UnavailableError
 from actors.request_manager.generation import FinishReason, GenerationEvent, GenerationRequest
+from actors.sampling import Range
 from cluster.metrics_server import Target
 
 
@@ -27,6 +28,7 @@ class BackendDescription:
         vocab_size: rows of the model's head; ids from 0 up to it can be sent and drawn.
         weights_hash, dtype: of the weights served, for `system_fingerprint`.
         drafters, verifications: names that a request may ask for.
+        max_tree_nodes: most draft nodes of a step that a request may ask for.
         max_places: most requests that run or wait at one time.
         max_queued_tokens: most prompt tokens that wait at one time.
         batch_invariant: logits do not depend on what else runs, so that a seed always gives the
@@ -41,10 +43,16 @@ class BackendDescription:
     dtype: str = ""
     drafters: tuple[str, ...] = ()
     verifications: tuple[str, ...] = ("coupled",)
+    max_tree_nodes: int = 1023
     max_places: int = 1 << 20
     max_queued_tokens: int = 1 << 30
     batch_invariant: bool = False
     note: str | None = None
+
+    @property
+    def tree_nodes(self) -> Range:
+        """What `speculation.max_nodes` may be."""
+        return Range(0, self.max_tree_nodes)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -6,12 +6,12 @@ comes back as text.
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, JsonValue, Tag
 
 from actors.errors import InputError
+from deploy.request_body import parse_json
 from deploy.strict import Strict, also, told_by
 
 MAX_TOOLS = 128
@@ -149,10 +149,7 @@ def _text(content: str | list[TextPart] | None) -> str:
 
 def _call_for_template(call: ToolCall, path: str) -> dict[str, Any]:
     param = f"{path}.function.arguments"
-    try:
-        arguments = json.loads(call.function.arguments)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{param} is not JSON", param, "invalid_value") from error
+    arguments = parse_json(call.function.arguments, param, param)
     if not isinstance(arguments, dict):
         raise InputError(f"{param} is not a JSON object", param, "invalid_value")
     function = {"name": call.function.name, "arguments": arguments}

@@ -17,6 +17,7 @@ from actors.request_manager.generation import (
     SpeculationStats,
     TokenLogprob,
 )
+from actors.request_manager.step_tree import StepTree, joined
 from actors.vocabulary import Vocabulary
 from deploy.detokenize import Detokenizer, IncrementalDecoder, prompt_text, tail_bytes
 from deploy.requests import Choice
@@ -44,6 +45,7 @@ class Piece:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     scored: list[ScoredToken] = field(default_factory=list)
+    trees: tuple[StepTree, ...] = ()
     finish_reason: FinishReason | None = None
 
     def join(self, later: Piece) -> None:
@@ -51,6 +53,7 @@ class Piece:
         self.text += later.text
         self.token_ids += later.token_ids
         self.scored += later.scored
+        self.trees = joined(self.trees, later.trees)
         self.finish_reason = later.finish_reason
 
 
@@ -83,6 +86,8 @@ class GrowingChoice:
         for entry in event.logprobs:
             self.sum_logprobs += entry.logprob
             waiting.scored.append(self._scored(entry.token_id, entry.logprob, entry.top))
+        if event.trees:
+            waiting.trees = joined(waiting.trees, event.trees)
         self.num_tokens += len(event.token_ids)
         if event.stats is not None:
             self.stats = event.stats

@@ -81,3 +81,16 @@ def tail_bytes(vocabulary: Vocabulary, token_ids: tuple[int, ...]) -> bytes:
 def prompt_text(vocabulary: Vocabulary, token_ids: Iterable[int]) -> str:
     """The text of a prompt of token ids without an incomplete character at its end."""
     return _new_decoder("replace").decode(vocabulary.text_bytes(token_ids))
+
+
+def token_text(vocabulary: Vocabulary, token_id: int) -> str:
+    """A token as text: special ones by name, part of a character as `bytes:\\xf0\\x9f`."""
+    if token_id >= len(vocabulary):
+        return f"token_id:{token_id}"
+    data = vocabulary.token_bytes[token_id]
+    if not data:
+        return vocabulary.token_names[token_id]
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)

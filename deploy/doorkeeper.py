@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from actors.errors import OverloadedError, TreeServeError, UnavailableError
 from actors.request_manager.pace import Pace
-from deploy.api_keys import ApiKeys
+from deploy.api_keys import ApiKeys, InvalidKey
 from deploy.http_errors import api_error
 
 PROTECTED = "/v1/"
@@ -132,6 +132,9 @@ class Doorkeeper:
             return
         try:
             visit = self._door.enter(Headers(scope=scope).get("authorization"))
+        except InvalidKey as error:
+            await api_error(error).response()(scope, receive, _behind_body(receive, send))
+            return
         except TreeServeError as error:
             await api_error(error).response()(scope, receive, send)
             return
@@ -150,6 +153,24 @@ class Doorkeeper:
             await send(message)
 
         return send_closing
+
+
+def _behind_body(receive: Receive, send: Send) -> Send:
+    """Sends an answer at once, but ends it when the request's body has come.
+
+    The connection ends with the answer, which would be lost if its client were still sending.
+    """
+
+    async def send_behind(message: Message) -> None:
+        if message["type"] != "http.response.body" or message.get("more_body"):
+            await send(message)
+            return
+        await send({**message, "more_body": True})
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.body"})
+
+    return send_behind
 
 
 class HeadAsGet:

@@ -33,6 +33,11 @@ from deploy.responses import to_json
 CLIENT_CLOSED_REQUEST = 499
 """nginx's code for a client that left; nobody reads it but a log."""
 
+MAX_MESSAGE = 500
+MAX_PARAM = 200
+"""Characters of what may hold a client's own words."""
+GAP = " […] "
+
 logger = logging.getLogger(__name__)
 
 
@@ -49,9 +54,9 @@ class ApiError:
 
     def body(self) -> dict[str, Any]:
         shown = {
-            "message": self.message,
+            "message": shortened(self.message, MAX_MESSAGE),
             "type": self.type,
-            "param": self.param,
+            "param": None if self.param is None else shortened(self.param, MAX_PARAM),
             "code": self.code,
         }
         return {"error": shown}
@@ -60,9 +65,18 @@ class ApiError:
         headers = dict(extra_headers or {})
         if self.status == HTTPStatus.UNAUTHORIZED:
             headers["www-authenticate"] = "Bearer"
+            headers["connection"] = "close"  # a stranger holds none of the places for connections
         if self.retry_after_s is not None:
             headers["retry-after"] = str(max(1, math.ceil(self.retry_after_s)))
         return Response(to_json(self.body()), self.status, headers, "application/json")
+
+
+def shortened(text: str, most: int) -> str:
+    """A text, or its two ends where it is longer than `most` characters."""
+    if len(text) <= most:
+        return text
+    end = (most - len(GAP)) // 2
+    return f"{text[:end]}{GAP}{text[-end:]}"
 
 
 def api_error(error: Exception) -> ApiError:

@@ -1,16 +1,31 @@
-"""What `/openapi.json` says of the bodies, which the routes read and check themselves."""
+"""What `/openapi.json` says of the bodies, which the routes read and check themselves.
+
+Limits that the request models check they also tell; those that are kept behind them, as of the
+model that is served and of how it is configured, are put in here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from deploy.openai_schema import ChatRequest, CompletionRequest, GenerationFields
+from actors.grammar import MAX_REGEX_BYTES
+from deploy.backend import BackendDescription
+from deploy.openai_schema import (
+    MAX_CHOICES_PER_PROMPT,
+    ChatRequest,
+    CompletionRequest,
+    GenerationFields,
+)
 
 _REF = "#/components/schemas/{model}"
+
+_Limits = Mapping[str, Mapping[str, Any]]
+"""By the type of a value, keywords of JSON schema."""
 
 ERROR_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -53,12 +68,18 @@ def generation_route(body: type[GenerationFields]) -> dict[str, Any]:
     }
 
 
-def describe(app: FastAPI) -> None:
-    """Let `app` describe itself, request bodies included."""
+def describe(app: FastAPI, served: BackendDescription, max_choices: int) -> None:
+    """Let `app` describe itself, request bodies included.
+
+    Args:
+        max_choices: most outputs of one request.
+    """
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _document(app)
+            document = _document(app)
+            _narrow(document["components"]["schemas"], served, max_choices)
+            app.openapi_schema = document
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -73,3 +94,49 @@ def _document(app: FastAPI) -> dict[str, Any]:
     schemas.update(bodies["$defs"])
     schemas["Error"] = ERROR_SCHEMA
     return document
+
+
+def _narrow(schemas: dict[str, Any], served: BackendDescription, max_choices: int) -> None:
+    """Put in the limits of `deploy.requests`, `deploy.prompts`, `actors.grammar` and the routes."""
+    tokens = {"integer": {"maximum": served.max_context_tokens - 1}}  # a prompt has one at least
+    token_ids = {"integer": {"minimum": 0, "maximum": served.vocab_size - 1}}
+    choices = {"integer": {"maximum": min(max_choices, MAX_CHOICES_PER_PROMPT)}}
+    nodes = {"integer": {"minimum": served.tree_nodes.least, "maximum": served.tree_nodes.most}}
+    regex = {"string": {"minLength": 1, "maxLength": MAX_REGEX_BYTES}}
+    choice = {"array": {"minItems": 1}, "string": {"minLength": 1}}
+    common: dict[str, _Limits] = {
+        "model": {"string": {"const": served.model_name}},
+        "n": choices,
+        "best_of": choices,
+        "stop_token_ids": token_ids,
+        "max_tokens": tokens,
+        "min_tokens": tokens,
+        "guided_regex": regex,
+        "guided_choice": choice,
+    }
+    messages = {"array": {"maxItems": served.max_context_tokens}}
+    limits: dict[str, dict[str, _Limits]] = {
+        "CompletionRequest": {**common, "prompt": token_ids},
+        "ChatRequest": {**common, "max_completion_tokens": tokens, "messages": messages},
+        "StructuredOutputs": {"regex": regex, "choice": choice},
+        "Speculation": {
+            "max_nodes": nodes,
+            "drafters": {"string": {"enum": list(served.drafters)}},
+            "verification": {"string": {"enum": list(served.verifications)}},
+        },
+    }
+    for model, fields in limits.items():
+        for field, keywords in fields.items():
+            for part in _parts(schemas[model]["properties"][field]):
+                part.update(keywords.get(part.get("type", ""), {}))
+    for part in _parts(schemas["CompletionRequest"]["properties"]["prompt"]):
+        if part.get("type") == "array" and part["items"]["type"] != "integer":
+            part["maxItems"] = max_choices
+
+
+def _parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A schema, and those of the forms and items that it is made of."""
+    yield schema
+    inner = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    for part in (*inner, schema["items"]) if "items" in schema else inner:
+        yield from _parts(part)

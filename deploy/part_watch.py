@@ -9,7 +9,7 @@ from __future__ import annotations
 import http.client
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -17,13 +17,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from actors.errors import PeerTimeout, PeerUnavailable, UnavailableError
+from cluster.metrics import Part
 
 READ_TIMEOUT_S = 5.0
-INGRESS = "Ingress"
-MANAGER = "RequestManager"
+INGRESS = Part("Ingress")
+MANAGER = Part("RequestManager")
 NAMES: Mapping[str, str] = {
-    INGRESS: "The HTTP ingress",
-    MANAGER: "The request manager, and the LLM with it,",
+    INGRESS.kind: "The HTTP ingress",
+    MANAGER.kind: "The request manager, and the LLM with it,",
     "LLMRank": "The LLM",
     "DraftModel": "The draft model",
 }
@@ -61,27 +62,33 @@ def read_metrics(url: str) -> str:
         raise PeerUnavailable("nobody answers") from error
 
 
-def states_of(metrics: str) -> dict[str, PartState]:
-    """The actors behind a request manager, by their names: numbered where there are several."""
-    up: dict[tuple[str, str], bool] = {}
-    failures: dict[tuple[str, str], int] = {}
+def states_of(metrics: str) -> dict[Part, PartState]:
+    """The actors behind a request manager."""
+    up: dict[Part, bool] = {}
+    failures: dict[Part, int] = {}
     for family in text_string_to_metric_families(metrics):
         for sample in family.samples:
             if sample.name == "treeserve_part_up":
                 up[_actor(sample)] = sample.value > 0
             elif sample.name == "treeserve_part_failures_total":
                 failures[_actor(sample)] = int(sample.value)
-    several = {part for part, index in up if index != "0"}
-    return {
-        f"{part} {index}" if part in several else part: PartState(
-            is_up, failures.get((part, index), 0)
-        )
-        for (part, index), is_up in up.items()
-    }
+    return {part: PartState(is_up, failures.get(part, 0)) for part, is_up in up.items()}
 
 
-def _actor(sample: Sample) -> tuple[str, str]:
-    return sample.labels["part"], sample.labels["index"]
+def _actor(sample: Sample) -> Part:
+    labels = sample.labels
+    return Part(labels["part"], labels["drafter"], int(labels["index"]))
+
+
+def name_of(part: Part, parts: Collection[Part]) -> str:
+    """What a part is called, as exactly as is needed to tell it from the other ones."""
+    name = NAMES.get(part.kind, part.kind)
+    alike = [other for other in parts if other.kind == part.kind and other != part]
+    if alike:
+        name += f" {part.drafter}"
+    if any(other.drafter == part.drafter for other in alike):
+        name += f" replica {part.replica}"
+    return name
 
 
 class PartWatch:
@@ -95,7 +102,7 @@ class PartWatch:
     def __init__(self, read: Callable[[], str], say: Callable[[str], None]) -> None:
         self._read = read
         self._say = say
-        self._known: dict[str, PartState] = {}
+        self._known: dict[Part, PartState] = {}
 
     def look(self) -> None:
         """Tell what has changed since the last look."""
@@ -111,12 +118,10 @@ class PartWatch:
             # Its actors end with it, and those of the next one begin to count anew.
             self._known = {part: self._known[part] for part in self._known if part in seen}
         for part, state in seen.items():
-            self._tell(part, self._known.get(part, PartState(True)), state)
+            self._tell(name_of(part, seen), self._known.get(part, PartState(True)), state)
         self._known |= seen
 
-    def _tell(self, part: str, before: PartState, now: PartState) -> None:
-        kind, _, index = part.partition(" ")
-        name = f"{NAMES.get(kind, kind)} {index}".rstrip()
+    def _tell(self, name: str, before: PartState, now: PartState) -> None:
         if before.is_up and not now.is_up:
             self._say(f"{name} has failed and is being started again")
         elif now.is_up and not before.is_up:

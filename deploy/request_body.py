@@ -1,15 +1,17 @@
 """From the bytes of a request to a checked request model, or to an InputError naming the field.
 
 JSON is read more strictly than Python does by itself: UTF-8 only, no lone surrogates (they cannot
-be encoded again). NaN and Infinity are let through here, so that the model that checks the fields
-can say which one holds them. A null is the same as leaving the field out.
+be encoded again). Whole numbers of more digits than Python reads are told of by their field. NaN
+and Infinity are let through here, so that the model that checks the fields can say which one holds
+them. A null is the same as leaving the field out.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.message import Message
 from typing import Any, TypeVar
 
@@ -20,6 +22,7 @@ from actors.errors import InputError
 
 Model = TypeVar("Model", bound=BaseModel)
 
+TOO_DEEP = "nested too deeply"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -70,6 +73,8 @@ def validate(model: type[Model], fields: Mapping[str, Any]) -> Model:
     param = _path(fields, first["loc"], missing=kind == "missing")
     if kind == "missing":
         raise InputError(f"{param} is required", param, "missing_required_parameter")
+    if kind.startswith("recursion"):
+        raise InputError(f"{first['loc'][0]} is {TOO_DEEP}", str(first["loc"][0]))
     if kind == "extra_forbidden":
         raise InputError(f"unknown field {param}", param, "unknown_parameter")
     raise InputError(f"{param}: {first['msg']}", param, "invalid_value")
@@ -100,12 +105,73 @@ async def _read_limited(request: Request, max_bytes: int) -> bytes:
 
 def _parse(raw: bytes) -> object:
     try:
-        return json.loads(raw.decode())
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise InputError("the body is not text in UTF-8", code="invalid_json") from error
+    return parse_json(text, "the body")
+
+
+def parse_json(text: str, name: str, param: str | None = None) -> object:
+    """The value of a JSON text.
+
+    Args:
+        name: what the text is, for messages.
+        param: the field that holds it.
+
+    Raises:
+        InputError: on `param`, or on the field within the body that holds too long a number.
+    """
+    try:
+        return _loads(text, name, param)
+    except ValueError as error:  # a number that Python does not read
+        most = sys.get_int_max_str_digits()
+        long_number = object()
+
+        def read(digits: str) -> object:
+            return long_number if len(digits.lstrip("-")) > most else None
+
+        where = param or _path_to(long_number, _loads(text, name, param, read))
+        message = f"{where or name}: a number has more than {most} digits"
+        raise InputError(message, where, "invalid_value") from error
+
+
+def _loads(
+    text: str, name: str, param: str | None, parse_int: Callable[[str], object] | None = None
+) -> object:
+    code = "invalid_value" if param else "invalid_json"
+    try:
+        return json.loads(text, parse_int=parse_int)
     except RecursionError as error:
-        raise InputError("the body is nested too deeply", code="invalid_json") from error
-    except ValueError as error:  # not UTF-8, not JSON, or a number of thousands of digits
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-        raise InputError(f"the body is not valid JSON ({reason})", code="invalid_json") from error
+        raise InputError(f"{name} is {TOO_DEEP}", param, code) from error
+    except json.JSONDecodeError as error:
+        raise InputError(f"{name} is not valid JSON ({error.msg})", param, code) from error
+
+
+def _path_to(wanted: object, body: object) -> str | None:
+    """Where a part stands in a body; None if that is in no field."""
+    path: list[str] = []
+    ways: list[Iterator[tuple[str, object]]] = [_inside(body)]
+    while ways:
+        for step, part in ways[-1]:
+            if part is wanted:
+                return "".join([*path, step]).removeprefix(".")
+            if isinstance(part, dict | list):
+                path.append(step)
+                ways.append(_inside(part))
+                break
+        else:
+            ways.pop()
+            del path[-1:]
+    return None
+
+
+def _inside(value: object) -> Iterator[tuple[str, object]]:
+    """What is in an object or list, each with its step of a path."""
+    if isinstance(value, dict):
+        return ((f".{key}", part) for key, part in value.items())
+    if isinstance(value, list):
+        return ((f"[{place}]", part) for place, part in enumerate(value))
+    return iter(())
 
 
 def _refuse_surrogates(fields: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ too, by its own name, as by OpenAI; left out, it is what is left (completions: a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from actors.request_manager.generation import (
 from actors.sampling import SEED_SPACE, SamplingParams, derived_seed
 from deploy.backend import BackendDescription
 from deploy.openai_schema import (
+    TOKEN_ID_PATTERN,
     ChatRequest,
     CompletionRequest,
     GenerationFields,
@@ -30,9 +32,9 @@ from deploy.openai_schema import (
     stop_strings,
 )
 from deploy.prompts import EncodedPrompt, check_token_ids, context_exceeded
+from deploy.structured_output import OutputGrammar
 
 DEFAULT_COMPLETION_TOKENS = 16
-MAX_ID_DIGITS = 10
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,12 @@ def check_common(fields: GenerationFields, description: BackendDescription) -> N
             "continuous_usage_stats needs include_usage: true",
             "stream_options.continuous_usage_stats",
         )
+    if fields.return_trees and not fields.stream:
+        raise InputError("return_trees needs stream: true", "return_trees")
     if fields.truncate_prompt_tokens == 0:
-        raise InputError("nothing would be left of the prompt", "truncate_prompt_tokens")
+        raise InputError(
+            "truncate_prompt_tokens leaves nothing of the prompt", "truncate_prompt_tokens"
+        )
     if fields.best_of is not None and fields.best_of < fields.n:
         raise InputError(f"best_of is below n = {fields.n}", "best_of")
     if num_candidates(fields) > fields.n and fields.stream:
@@ -120,7 +126,7 @@ def build_choices(
     logprobs: LogprobsWish,
     description: BackendDescription,
     seed: int,
-    grammar: str = "",
+    grammar: OutputGrammar,
 ) -> list[Choice]:
     """The generation requests of an answer, in order of their index.
 
@@ -149,9 +155,11 @@ def build_choices(
                 stop=stop,
                 num_logprobs=num_logprobs,
                 prompt_logprobs=logprobs.num_top if logprobs.of_prompt else None,
-                grammar=grammar,
+                grammar=grammar.source,
+                grammar_param=grammar.param,
                 speculation=speculation,
                 priority=fields.priority,
+                return_trees=fields.return_trees,
             )
             choices.append(Choice(index, prompt, request, logprobs.num_top is not None))
     return choices
@@ -194,7 +202,7 @@ def _output_tokens(budget: Budget, prompt: EncodedPrompt, max_context: int) -> i
 
 def _logit_bias(bias: Mapping[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
     for name in bias:
-        if not (name.isascii() and name.isdecimal() and len(name) <= MAX_ID_DIGITS):
+        if not re.fullmatch(TOKEN_ID_PATTERN, name):
             raise InputError("logit_bias is by token id, not by text", "logit_bias")
     check_token_ids([int(name) for name in bias], vocab_size, "logit_bias")
     return tuple((int(name), float(value)) for name, value in bias.items())
@@ -243,13 +251,18 @@ def _speculation(wish: Speculation | None) -> SpeculationOptions:
 def _check_speculation(wish: Speculation | None, description: BackendDescription) -> None:
     if wish is None:
         return
+    if wish.max_nodes is not None and not description.tree_nodes.holds(wish.max_nodes):
+        raise InputError(
+            f"speculation.max_nodes must be {description.tree_nodes}", "speculation.max_nodes"
+        )
     if unknown := sorted(set(wish.drafters or ()) - set(description.drafters)):
         raise InputError(
-            f"no drafter named {', '.join(unknown)}; there are: {', '.join(description.drafters)}",
+            f"speculation.drafters: no drafter named {', '.join(unknown)}; "
+            f"there are: {', '.join(description.drafters)}",
             "speculation.drafters",
         )
     if wish.verification not in (None, *description.verifications):
         raise InputError(
-            f"verification can be {', '.join(description.verifications)}",
+            f"speculation.verification can be {', '.join(description.verifications)}",
             "speculation.verification",
         )

@@ -16,7 +16,9 @@ from typing import Any
 from actors.request_manager.generation import SpeculationStats
 from actors.vocabulary import Vocabulary
 from deploy.choices import Piece, ScoredToken
+from deploy.detokenize import token_text
 from deploy.requests import Choice
+from deploy.tree_chunks import tree_json
 
 LOWEST_LOGPROB = -9999.0
 """What OpenAI shows for a probability of zero; JSON has no infinity."""
@@ -57,6 +59,11 @@ class ResponseFormat(ABC):
     def _token_ids(self, piece: Piece) -> Json:
         return {"token_ids": piece.token_ids} if self._with_token_ids else {}
 
+    def _trees(self, piece: Piece) -> Json:
+        if not piece.trees:
+            return {}
+        return {"trees": [tree_json(self._vocabulary, tree) for tree in piece.trees]}
+
     def _prompt_ids(self, choice: Choice, *, first: bool = True) -> Json:
         if not (self._with_token_ids and first):
             return {}
@@ -83,6 +90,7 @@ class CompletionFormat(ResponseFormat):
             "logprobs": completion_logprobs(self._vocabulary, piece.scored) if wanted else None,
             "finish_reason": piece.finish_reason,
             **self._token_ids(piece),
+            **self._trees(piece),
             **self._prompt_ids(choice, first=first),
         }
 
@@ -122,6 +130,7 @@ class ChatFormat(ResponseFormat):
             "logprobs": chat_logprobs(self._vocabulary, piece.scored) if wanted else None,
             "finish_reason": piece.finish_reason,
             **self._token_ids(piece),
+            **self._trees(piece),
         }
 
 
@@ -156,19 +165,6 @@ def chat_logprobs(vocabulary: Vocabulary, scored: Sequence[ScoredToken]) -> Json
         for entry in scored
     ]
     return {"content": content, "refusal": None}
-
-
-def token_text(vocabulary: Vocabulary, token_id: int) -> str:
-    """A token as text: special ones by name, part of a character as `bytes:\\xf0\\x9f`."""
-    if token_id >= len(vocabulary):
-        return f"token_id:{token_id}"
-    data = vocabulary.token_bytes[token_id]
-    if not data:
-        return vocabulary.token_names[token_id]
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Json:

@@ -28,13 +28,13 @@ from types import FrameType
 from actors.errors import PeerError
 from cluster import daemons, ray_api
 from cluster.config import Config, load_config, with_address
-from cluster.kv_memory import check_kv_memory
 from cluster.models import resolve_model
 from cluster.placement import plan_placement
-from cluster.tokenizer import has_chat_template, load_vocabulary
+from cluster.tokenizer import has_chat_template
 from deploy.api_keys import read_keys
 from deploy.environment import prepare_environment
 from deploy.http_server import bound_socket
+from deploy.named_files import check_files
 from deploy.part_watch import PartWatch, read_metrics
 
 PROBE_TIMEOUT_S = 120.0
@@ -45,15 +45,21 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal comes. Raises TreeServeError if the server cannot be started."""
+    """Serve until a signal comes.
+
+    Raises:
+        TreeServeError: the server cannot be started.
+        SystemExit: it cannot go on; why has been said.
+    """
     config = with_address(load_config(arguments.config), arguments.host, arguments.port)
-    bound_socket(config.api.host, config.api.port).close()  # told of now rather than in a minute
+    # What cannot work is told of now rather than in a minute.
+    found = check_files(config)
+    bound_socket(config.api.host, config.api.port).close()
     with Signals() as signals:
         started_s = time.monotonic()
-        folder = resolve_model(config.model.path)
-        # What cannot work is told of before Ray is started.
-        load_vocabulary(folder)
-        check_kv_memory(config, folder)
+        folder = found or resolve_model(config.model.path)
+        if found is None:
+            check_files(config, folder)
         key = read_keys(Path(config.api.api_keys_file))[0] if config.api.api_keys_file else None
         with _serving(config, signals):
             _first_token(config, key)
@@ -63,7 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
                 while daemons.are_alive():
                     parts.look()
                     time.sleep(WATCH_S)
-                raise PeerError("Ray's daemons have died; nothing can be served any more")
+                # Said before the rest is taken down: Ray may end this process on the way.
+                _say("treeserve: Ray's daemons have died; nothing can be served any more")
+                raise SystemExit(1)
             _say("Shutting down")
     return 0
 

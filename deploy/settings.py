@@ -15,6 +15,7 @@ class ApiSettings:
         ready_window_s: `/ready` holds while a token was generated within this time.
         probe_interval_s: after so long without a token, one is asked for.
         probe_timeout_s: a probe that takes longer has failed.
+        page: serve the live page at `/`.
     """
 
     max_body_bytes: int = 4 << 20
@@ -22,3 +23,4 @@ class ApiSettings:
     ready_window_s: float = 30.0
     probe_interval_s: float = 10.0
     probe_timeout_s: float = 15.0
+    page: bool = True

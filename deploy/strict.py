@@ -1,19 +1,22 @@
-"""What the parts of a request body have in common: no unknown fields, and unions told by a tag."""
+"""What the parts of a request body have in common: no unknown fields, limits, tagged unions."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Discriminator,
+    Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
 from pydantic_core import PydanticCustomError
+
+from actors.sampling import Range
 
 Value = TypeVar("Value")
 
@@ -24,6 +27,19 @@ class Strict(BaseModel):
     model_config = ConfigDict(
         strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True
     )
+
+
+def within(allowed: Range) -> Any:  # noqa: ANN401  # as pydantic types its `Field`
+    """For a number that must be in a range."""
+    if allowed.is_open:
+        return Field(gt=allowed.least, le=allowed.most)
+    return Field(ge=allowed.least, le=allowed.most)
+
+
+def described(**keywords: Any) -> Any:  # noqa: ANN401
+    """Keywords of JSON schema for a limit that is kept elsewhere, where its error has a code of its
+    own."""
+    return Field(json_schema_extra=keywords)
 
 
 def told_by(field: str, tags: Collection[str], otherwise: str) -> Discriminator:

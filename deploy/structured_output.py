@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, JsonValue, Tag
 
@@ -90,8 +90,15 @@ class StructuredFields(Strict):
     """The output is one of these texts."""
 
 
-async def grammar_of(fields: StructuredFields) -> str:
-    """The grammar that a request asks for; empty for none. Checked on a thread of its own.
+class OutputGrammar(NamedTuple):
+    """A grammar's source, empty for none, and the field that asks for it."""
+
+    source: str = ""
+    param: str = ""
+
+
+async def grammar_of(fields: StructuredFields) -> OutputGrammar:
+    """The grammar that a request asks for. Checked on a thread of its own.
 
     Raises:
         InputError: naming the field, if it asks for two or for what cannot be enforced.
@@ -100,8 +107,9 @@ async def grammar_of(fields: StructuredFields) -> str:
     if len(found) > 1:
         raise InputError(f"{found[0][0]} is given already", found[1][0])
     if not found:
-        return ""
-    return await asyncio.to_thread(_checked, *found[0])
+        return OutputGrammar()
+    param, wanted = found[0]
+    return OutputGrammar(await asyncio.to_thread(_checked, param, wanted), param)
 
 
 def _checked(param: str, wanted: Wanted) -> str:

@@ -16,6 +16,7 @@ from actors import wire
 from actors.messages import LLMDescription, StepMessage, StepReply
 from actors.model_server import ModelServer, run_for_peer
 from actors.model_thread import ModelThread
+from actors.tls import TlsFiles
 from protos import speculation_pb2 as pb
 from protos import speculation_pb2_grpc as services
 
@@ -48,6 +49,7 @@ class LLMActor(ModelServer):
         self,
         load: Callable[[], Rank],
         ports: Iterable[int] = (0,),
+        tls: TlsFiles | None = None,
     ) -> None:
         thread = ModelThread("the rank")
         rank = thread.run(load)
@@ -55,7 +57,7 @@ class LLMActor(ModelServer):
         register = functools.partial(
             services.add_VerifierServicer_to_server, _Verifier(rank, description, thread)
         )
-        super().__init__({VERIFIER: register}, thread, ports)
+        super().__init__({VERIFIER: register}, thread, ports, tls)
 
 
 class _Verifier(services.VerifierServicer):

@@ -5,13 +5,15 @@ model's forward pass runs. A grammar's state is moved along the tree: forward ov
 path, and back where the paths part. A node that its grammar forbids can never be accepted and gets
 no mask; nor do the nodes below it.
 
-Grammars are compiled on another thread: a large one holds up its own request and no step.
+Grammars are compiled on another thread: a large one holds up its own request and no step. One whose
+masks go on taking long, as of counted repetitions within others, ends its request.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
@@ -24,6 +26,13 @@ from actors.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 
+Clock = Callable[[], float]
+
+MAX_MASK_S = 0.005
+"""Of the processor's time for a mask, on average; usual grammars take 0.01 to 0.6 ms."""
+MANY_MASKS = 16
+"""The average is over as many at least."""
+
 NodeMasks = Mapping[int, Mask]
 """By node of a row; none where nothing that counts can be drawn."""
 
@@ -34,9 +43,13 @@ class Constraints:
     Args:
         vocabulary: the LLM's.
         vocab_size: rows of its head.
+        clock: seconds of the processor's time on the thread that asks.
     """
 
-    def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, vocab_size: int, clock: Clock = time.thread_time
+    ) -> None:
+        self._clock = clock
         self._compiler = GrammarCompiler(functools.partial(Grammars, vocabulary, vocab_size))
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="masks")
         # Each walk is moved by the worker alone.
@@ -54,7 +67,7 @@ class Constraints:
         for request in new:
             if request.grammar:
                 self._walks[request.request_id] = _Walk(
-                    request, self._compiler.acquire(request.grammar)
+                    request, self._compiler.acquire(request.grammar), self._clock
                 )
 
     def _drop(self, request_id: int) -> None:
@@ -106,12 +119,16 @@ class _Walk:
     Args:
         new: the request.
         start: a matcher at the start of its grammar, or GrammarError.
+        clock: seconds of the processor's time.
     """
 
-    def __init__(self, new: NewRequest, start: Future[Matcher]) -> None:
+    def __init__(self, new: NewRequest, start: Future[Matcher], clock: Clock) -> None:
         self.source = new.grammar
         self.start = start
         self._new = new
+        self._clock = clock
+        self._num_masks = 0
+        self._masks_s = 0.0
         self._matcher: Matcher | None = None
         self._output: list[int] = []  # behind which the matcher stands, between rows
 
@@ -121,10 +138,17 @@ class _Walk:
 
         def look(node: int, matcher: Matcher) -> None:
             if node >= row.first_output and self._place(row, node) + 1 >= self._new.prompt_len:
+                since = self._clock()
                 masks[node] = matcher.allowed()
+                self._num_masks += 1
+                self._masks_s += self._clock() - since
 
         self._visit(row, output, look)
         return masks
+
+    @property
+    def _is_dear(self) -> bool:
+        return self._masks_s > MAX_MASK_S * max(self._num_masks, MANY_MASKS)
 
     def allowed(self, row: Row, output: Sequence[int]) -> tuple[int, ...]:
         """The nodes that the grammar allows, ascending; the root is always among them."""
@@ -137,6 +161,9 @@ class _Walk:
         """Look at all nodes that the grammar allows, with a matcher behind each; returns them."""
         good, path = {CONTEXT}, list[int]()
         for node, parent in enumerate(row.tree.parents):
+            if self._is_dear:
+                logger.warning("a grammar is given up: its masks take too long")
+                break
             if parent not in good:
                 continue
             try:

@@ -8,6 +8,7 @@ from actors.errors import InputError
 from actors.messages import MAX_GRAMMAR_BYTES, LLMDescription
 from actors.request_manager.config import SpeculationConfig
 from actors.request_manager.generation import MAX_LOGPROBS, GenerationRequest
+from actors.sampling import Range
 from actors.verification import Rule
 
 
@@ -29,11 +30,9 @@ def check_request(
             raise InputError(f"{name} must be between 0 and {MAX_LOGPROBS}", name)
     _check_grammar(asked)
     wishes = asked.speculation
-    if wishes.max_nodes is not None and not 0 <= wishes.max_nodes <= speculation.max_tree_nodes:
-        raise InputError(
-            f"speculation.max_nodes must be between 0 and {speculation.max_tree_nodes}",
-            "speculation.max_nodes",
-        )
+    allowed = Range(0, speculation.max_tree_nodes)
+    if wishes.max_nodes is not None and not allowed.holds(wishes.max_nodes):
+        raise InputError(f"speculation.max_nodes must be {allowed}", "speculation.max_nodes")
     if wishes.verification not in (None, *Rule):
         known = ", ".join(sorted(Rule))
         raise InputError(
@@ -62,7 +61,7 @@ def _check_grammar(asked: GenerationRequest) -> None:
     if not asked.grammar:
         return
     if len(asked.grammar.encode()) > MAX_GRAMMAR_BYTES:
-        raise InputError(f"a grammar has at most {MAX_GRAMMAR_BYTES} bytes", "response_format")
+        raise InputError(f"a grammar has at most {MAX_GRAMMAR_BYTES} bytes", asked.grammar_param)
     # At its end a grammar allows nothing but EOS.
     if asked.sampling.min_tokens:
         raise InputError("the output must follow a grammar: not with min_tokens", "min_tokens")

@@ -19,6 +19,7 @@ from actors import rpc, wire
 from actors.errors import PeerError, PeerTimeout, PeerUnavailable, ProtocolError
 from actors.messages import LLMDescription, StepMessage, StepReply
 from actors.rpc_stream import OrderedStream
+from actors.tls import TlsFiles
 from protos import speculation_pb2 as pb
 from protos import speculation_pb2_grpc as services
 
@@ -35,6 +36,7 @@ class LLMClient:
         step_timeout_s: how long a step may take, from `step` to its reply.
         connect_timeout_s: how long a rank may take to answer for the first time.
         on_reply: is told of the replies of all ranks, with the rank's number; None for nobody.
+        tls: this side's certificate; None for none.
 
     Attributes:
         descriptions: what each rank said of itself when it was asked last.
@@ -47,7 +49,9 @@ class LLMClient:
         step_timeout_s: float,
         connect_timeout_s: float = 30.0,
         on_reply: Callable[[int, StepReply], None] | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._respawn = respawn
         self._step_timeout_s = step_timeout_s
@@ -123,6 +127,7 @@ class LLMClient:
                 address,
                 self._resolve if rank == last else functools.partial(self._note, rank),
                 self._fail,
+                self._tls,
             )
             for rank, address in enumerate(addresses)
         ]
@@ -161,9 +166,10 @@ class _RankStream:
         address: str,
         on_reply: Callable[[pb.StepReply], None],
         on_end: Callable[[PeerError], None],
+        tls: TlsFiles | None,
     ) -> None:
         self._address = address
-        self._channel = rpc.open_channel(address)
+        self._channel = rpc.open_channel(address, tls)
         self._stub = services.VerifierStub(self._channel)
         self._steps = OrderedStream[pb.StepMessage, pb.StepReply](
             self._stub.Steps, address, on_reply, on_end

@@ -40,6 +40,7 @@ from actors.request_manager.settling import (
     step_draws,
     verify_row,
 )
+from actors.request_manager.shown_trees import with_trees
 from actors.request_manager.turns import Turn
 from actors.vocabulary import Vocabulary
 
@@ -226,11 +227,12 @@ class Engine:
             for row, outcome in zip(rows, verified, strict=True)
         ]
         laps.end("commit")
-        for row, outcome, event in zip(rows, verified, events, strict=True):
+        shown = with_trees(rows, verified, events, laps.seconds, reply.forward_s)
+        for row, outcome, event in zip(rows, verified, shown, strict=True):
             request = row.turn.request
             self._emit(request, event)
             if outcome is not None and outcome.is_cut and request.state is not State.FINISHED:
-                self._fail(request, InputError(LOST_GRAMMAR, "response_format"))
+                self._fail(request, InputError(LOST_GRAMMAR, request.asked.grammar_param))
         laps.end("emit")
         since = self._clock()
         self._guessing.learn(

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from actors.errors import InputError
 from actors.messages import TopLogprobs
+from actors.request_manager.step_tree import StepTree, joined
 from actors.sampling import SamplingParams
 
 MAX_STOP_STRINGS = 16
@@ -88,6 +89,8 @@ class GenerationRequest:
         prompt_logprobs: the same for the prompt's tokens from the second on.
         priority: lower ones run first; among equals, those that came first.
         grammar: what the output must follow, as source text; empty for anything.
+        grammar_param: the field in which the caller asked for it, for errors.
+        return_trees: its events are to carry the trees of its steps.
         internal: kept out of public metrics (readiness probes).
         traceparent: the span that it is part of, as W3C Trace Context writes it; empty if its trace
             is not kept.
@@ -101,8 +104,10 @@ class GenerationRequest:
     num_logprobs: int | None = None
     prompt_logprobs: int | None = None
     grammar: str = ""
+    grammar_param: str = "grammar"
     speculation: SpeculationOptions = field(default_factory=SpeculationOptions)
     priority: int = 0
+    return_trees: bool = False
     internal: bool = False
     traceparent: str = ""
 
@@ -172,6 +177,7 @@ class GenerationEvent:
         prompt_logprobs: in the first event, if asked for: one per prompt token from the second on.
         finish_reason: set in the last event.
         stats: in the last event.
+        trees: of the steps that brought this, if asked for; of many, the latest.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -180,6 +186,7 @@ class GenerationEvent:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     stats: SpeculationStats | None = None
+    trees: tuple[StepTree, ...] = ()
 
     def merged(self, later: GenerationEvent) -> GenerationEvent:
         """This event and a later one of the same request as a single one."""
@@ -190,4 +197,5 @@ class GenerationEvent:
             self.prompt_logprobs + later.prompt_logprobs,
             later.finish_reason,
             later.stats,
+            joined(self.trees, later.trees),
         )

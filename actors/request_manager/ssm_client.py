@@ -29,6 +29,7 @@ from actors.request_manager.draft_sessions import DraftSessions
 from actors.request_manager.drafter_names import SSM
 from actors.request_manager.ports import Draft, DraftTask
 from actors.rpc_stream import OrderedStream
+from actors.tls import TlsFiles
 from protos import speculation_pb2 as pb
 from protos import speculation_pb2_grpc as services
 
@@ -54,6 +55,7 @@ class SSMDrafter:
         name: what its drafts are counted by.
         note_noise: is told with each answer how often a position's noise was at hand, and how
             often the draft model had to compute it.
+        tls: this side's certificate; None for none.
 
     Attributes:
         weights_version: of the weights that drew the last trees; None before the first.
@@ -66,13 +68,15 @@ class SSMDrafter:
         deadline_s: float,
         name: str = SSM,
         note_noise: Callable[[int, int], None] | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         self.name = name
         self.weights_version: int | None = None
         self._respawn = respawn
         self._deadline_s = deadline_s
         self._note_noise = note_noise
-        self._peer: _Peer | None = _Peer(address, self._confirm, self._lose)
+        self._tls = tls
+        self._peer: _Peer | None = self._open(address)
         self._sessions = DraftSessions()
         self._num_late = 0
         self._released: list[int] = []
@@ -220,13 +224,16 @@ class SSMDrafter:
 
     async def _connect(self) -> _Peer:
         """Have the draft model brought up, and see that it answers."""
-        peer = _Peer(await self._respawn(), self._confirm, self._lose)
+        peer = self._open(await self._respawn())
         try:
             await peer.describe()
         except TreeServeError:
             await peer.close()
             raise
         return peer
+
+    def _open(self, address: str) -> _Peer:
+        return _Peer(address, self._confirm, self._lose, self._tls)
 
 
 class _Peer:
@@ -239,6 +246,7 @@ class _Peer:
         address: `host:port`.
         on_late: is told of answers that nobody waits for any more, with their requests.
         on_lost: is told that the server has gone, whether or not anything was asked.
+        tls: this side's certificate; None for none.
     """
 
     def __init__(
@@ -246,11 +254,12 @@ class _Peer:
         address: str,
         on_late: Callable[[DraftRequest, DraftReply], None],
         on_lost: Callable[[_Peer, PeerError], None],
+        tls: TlsFiles | None,
     ) -> None:
         self._address = address
         self._on_late = on_late
         self._on_lost = on_lost
-        self._channel = rpc.open_channel(address)
+        self._channel = rpc.open_channel(address, tls)
         self._stub = services.SpeculatorStub(self._channel)
         self._stream: OrderedStream[pb.DraftRequest, pb.DraftReply] | None = None
         self._asked: deque[_Asked] = deque()

@@ -16,6 +16,7 @@ from actors.bounds import check_bounds
 from actors.drafts import DraftModelDescription, DraftReply, DraftRequest
 from actors.model_server import ModelServer, run_for_peer
 from actors.model_thread import ModelThread
+from actors.tls import TlsFiles
 from protos import speculation_pb2 as pb
 from protos import speculation_pb2_grpc as services
 
@@ -46,6 +47,7 @@ class SSMActor(ModelServer):
         self,
         load: Callable[[], Drafting],
         ports: Iterable[int] = (0,),
+        tls: TlsFiles | None = None,
     ) -> None:
         thread = ModelThread("the draft model")
         model = thread.run(load)
@@ -53,7 +55,7 @@ class SSMActor(ModelServer):
         register = functools.partial(
             services.add_SpeculatorServicer_to_server, _Speculator(model, description, thread)
         )
-        super().__init__({SPECULATOR: register}, thread, ports)
+        super().__init__({SPECULATOR: register}, thread, ports, tls)
 
 
 class _Speculator(services.SpeculatorServicer):

@@ -14,6 +14,7 @@ from actors.errors import StaleEpoch
 from actors.llm.actor import LLMActor
 from actors.messages import LLMDescription, Row, RowResult, StepMessage, StepReply
 from actors.request_manager.clients import LLMClient
+from actors.tls import TlsFiles
 from actors.tree import TokenTree
 
 PATIENCE_S = 20.0
@@ -59,8 +60,8 @@ class EchoRank:
 
 
 @contextlib.contextmanager
-def serving(rank: EchoRank) -> Iterator[str]:
-    server = LLMActor(lambda: rank)
+def serving(rank: EchoRank, tls: TlsFiles | None = None) -> Iterator[str]:
+    server = LLMActor(lambda: rank, tls=tls)
     try:
         yield server.start()
     finally:
@@ -70,12 +71,16 @@ def serving(rank: EchoRank) -> Iterator[str]:
 
 @contextlib.asynccontextmanager
 async def connected(
-    *addresses: str, step_timeout_s: float = PATIENCE_S, respawned: tuple[str, ...] = ()
+    *addresses: str,
+    step_timeout_s: float = PATIENCE_S,
+    respawned: tuple[str, ...] = (),
+    connect_timeout_s: float = PATIENCE_S,
+    tls: TlsFiles | None = None,
 ) -> AsyncIterator[LLMClient]:
     async def respawn() -> tuple[str, ...]:
         return respawned or addresses
 
-    client = LLMClient(addresses, respawn, step_timeout_s, PATIENCE_S)
+    client = LLMClient(addresses, respawn, step_timeout_s, connect_timeout_s, tls=tls)
     try:
         yield client
     finally:

@@ -1,4 +1,4 @@
-"""Several draft models, one of them in two replicas: all are asked, any may die."""
+"""Several draft models, one of them in two replicas: all are asked, any may die. With TLS."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from actors.request_manager.generation import (
     StopConditions,
 )
 from actors.sampling import SamplingParams
+from actors.tls import TlsFiles
 from cluster.config import Config, parse_config
 from cluster.launch import Launched
+from tests.certificates import Authority
 from tests.processes import descendants
 
 pytestmark = [pytest.mark.integration, pytest.mark.model]
@@ -25,7 +27,7 @@ PROMPTS = [[504, 1820, 314, 260, 6502, 282], [1, 4093, 198, 3725, 506], [28, 29,
 OFF = SpeculationOptions(enabled=False)
 
 
-def pool(untuned: Path) -> Config:
+def pool(untuned: Path, tls: TlsFiles) -> Config:
     return parse_config(f"""
         model: {{path: smollm2-135m-instruct, dtype: float32}}
         llm: {{num_threads: 1}}
@@ -34,6 +36,7 @@ def pool(untuned: Path) -> Config:
           - {{path: '{untuned}', max_nodes: 3}}
         speculation: {{drafters: [ssm, prompt_lookup], budget: fixed, draft_deadline_ms: 2000}}
         scheduler: {{kv_memory_bytes: 67108864}}
+        grpc: {{tls: {tls.model_dump_json()}}}
     """)
 
 
@@ -68,14 +71,24 @@ def all_up(running: Launched) -> bool:
 
 
 async def test_a_pool_drafts_together_and_outlives_its_replicas(
-    server: Server, draft_path: Path
+    server: Server, draft_path: Path, tmp_path: Path
 ) -> None:
+    tls = Authority().files(tmp_path)
     others = {process.pid for process in descendants("DraftModel")}
 
     def own() -> set[int]:
         return {process.pid for process in descendants("DraftModel")} - others
 
-    async with launched(pool(draft_path)) as running:
+    async with launched(pool(draft_path, tls)) as running:
+        actors = {("ssm-0", "0"), ("ssm-0", "1"), ("ssm-1", "0")}
+        found = {(one.labels["part"], one.labels["index"]) for one in running.targets()}
+        assert found == actors | {("manager", "0"), ("llm", "0")}
+        for drafter, index in actors:
+            labels = f'drafter="{drafter}",index="{index}",model_name="smollm2-135m-instruct"'
+            assert f'treeserve_part_up{{{labels},part="DraftModel"}} 1.0' in running.metrics.text()
+        lines = running.metrics.text().splitlines()
+        (line,) = [one for one in lines if one.startswith("treeserve_certificate_expiry_")]
+        assert float(line.split()[-1]) == tls.expires_at().timestamp()
         plain = await asyncio.gather(*(collect(running, one) for one in requests(OFF)))
         assert set(drafted(running).values()) == {0.0}
         asked = requests(SpeculationOptions())

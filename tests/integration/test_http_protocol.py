@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from cluster.bench.server import free_port
+from deploy.api_keys import ApiKeys
+from deploy.doorkeeper import Door, Doorkeeper
 from deploy.http_errors import error_frame
 from deploy.http_protocol import ConnectionLimits
 from deploy.http_server import HttpServer
@@ -87,7 +90,7 @@ async def house() -> House:
 
 
 @asynccontextmanager
-async def served(house: House, **limits: Any) -> AsyncIterator[Connect]:
+async def served(house: ASGIApp, **limits: Any) -> AsyncIterator[Connect]:
     port = free_port()
     server = HttpServer(house, "127.0.0.1", port, ConnectionLimits(**limits))
     server.start()
@@ -107,7 +110,8 @@ async def served(house: House, **limits: Any) -> AsyncIterator[Connect]:
     try:
         yield connect
     finally:
-        house.let_go.set()
+        if isinstance(house, House):
+            house.let_go.set()
         for writer in writers:
             writer.close()
         await server.stop()
@@ -297,3 +301,30 @@ async def test_a_client_that_reads_nothing_is_given_up(house: House) -> None:
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(GET.replace(b"answer", b"stream"))
         await house.until(lambda: house.ended == 1)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"x", b"x" * 3_000_000], ids=["no body", "a short body", "a long body"]
+)
+async def test_a_stranger_gets_an_answer_and_loses_the_connection(
+    house: House, body: bytes
+) -> None:
+    door = Door(ApiKeys(["a-key-of-this-test"]))
+    async with served(Doorkeeper(house, door)) as connect:
+        reader, writer = await connect()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode())
+        for start in range(0, len(body), 100_000):
+            writer.write(body[start : start + 100_000])
+            await writer.drain()
+        answer = await read_all(reader)
+        assert_refused(answer, 401)
+        assert b"connection: close" in answer
+
+
+async def test_a_stranger_is_answered_before_the_body_has_come(house: House) -> None:
+    door = Door(ApiKeys(["a-key-of-this-test"]))
+    async with served(Doorkeeper(house, door), receive_timeout_s=SHORT_S) as connect:
+        reader, writer = await connect()
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
+        assert_refused(await read_all(reader), 401)

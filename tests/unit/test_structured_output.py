@@ -213,12 +213,12 @@ async def test_a_request_resumed_goes_on_as_it_would_have(cut):
 async def test_an_output_that_left_its_grammar_ends_its_own_request_alone():
     grammar = grammar_of_choice(["abc"], "choice")
     good, bad = asked(grammar, STEPS[0])[:2]
-    bad = replace(bad, emitted_ids=tuple(encode("12")))
+    bad = replace(bad, emitted_ids=tuple(encode("12")), grammar_param="guided_choice")
     async with engine_on(vocabulary=VOCABULARY) as engine:
         with pytest.raises(InputError) as raised:
             await answers(engine, [bad])
         [answer] = await answers(engine, [good])
-    assert raised.value.param == "response_format"
+    assert raised.value.param == "guided_choice"
     assert decode(answer.token_ids) == "abc"
 
 
@@ -267,10 +267,10 @@ async def test_others_go_on_while_a_grammar_is_compiled(monkeypatch):
 
 async def test_a_request_may_be_cancelled_while_its_grammar_is_compiled(monkeypatch):
     release = threading.Event()
+    asked_for = ask(encode("ab"), 5, grammar=grammar_of_regex("ab", "regex"))
     monkeypatch.setattr(Grammars, "compile", lambda self, source: release.wait())
     outbox = Outbox()
     async with engine_on(vocabulary=VOCABULARY) as engine:
-        asked_for = ask(encode("ab"), 5, grammar=grammar_of_regex("ab", "regex"))
         [request] = engine.submit([(asked_for, outbox.sink("r"))])
         await answers(engine, [ask(encode("ab"), 5)])
         engine.cancel(request)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 
 import pytest
 
-from cluster.bench.pairs import BUDGET, PLAIN, Pairs, Run, interval, lengths, run_arm, run_pairs
+from cluster.bench.paired_runs import Pairs, Plan, Run, interval, lengths, run_arm, run_pairs
 from cluster.bench.raw_client import RawAnswer
+
+PLAIN, BUDGET = "plain", "budget"
 
 
 def answer(*tokens: int, steps: int = 1) -> RawAnswer:
@@ -32,30 +35,31 @@ def test_an_answer_is_read_from_its_bytes():
 async def test_arms_and_batches_take_turns_and_the_first_pair_is_not_counted():
     asked = []
 
-    async def ask(prompt, max_tokens, more):
-        arm = PLAIN if more["speculation"] else BUDGET
+    async def ask(arm, prompt, max_tokens):
         asked.append((arm, max_tokens, prompt))
         return answer(*range(max_tokens), steps=1)
 
-    found = await run_pairs(["a", "b", "c"], [1, 2], 4, 3, 8, ask)
+    arms = {arm: functools.partial(ask, arm) for arm in (PLAIN, BUDGET)}
+    found = await run_pairs(["a", "b", "c"], arms, Plan([1, 2], 4, 3, 8))
     assert [len(found[batch].runs) for batch in (1, 2)] == [4, 4]
     place = 0
     for number in range(-1, 4):
         for batch in (1, 2):
             size = 3 * batch  # answers of an arm
-            block, place = asked[place : place + 3 * size], place + 3 * size
+            block, place = asked[place : place + 4 * size], place + 4 * size
             sizes = [max_tokens for _, max_tokens, _ in block]
-            assert sizes == [1] * size + 2 * lengths(size, 8), "every prompt is computed before"
+            assert sizes == 2 * [1] * size + 2 * lengths(size, 8), "every prompt is computed before"
+            assert {arm for arm, _, _ in block[: 2 * size]} == {PLAIN, BUDGET}
             prompts = [[prompt for _, _, prompt in block[i::size]] for i in range(size)]
             assert all(len(set(same)) == 1 for same in prompts), "the arms have the same prompts"
-            first = block[size][0]
+            first = block[2 * size][0]
             assert first == (BUDGET if number % 2 else PLAIN)
 
 
 async def test_a_stream_that_is_done_asks_again_so_that_the_batch_stays_full():
     open_now, most, order = 0, 0, []
 
-    async def ask(prompt, max_tokens, more):
+    async def ask(prompt, max_tokens):
         nonlocal open_now, most
         open_now += 1
         most = max(most, open_now)
@@ -65,13 +69,13 @@ async def test_a_stream_that_is_done_asks_again_so_that_the_batch_stays_full():
         order.append(prompt)
         return answer(prompt)
 
-    run = await run_arm(BUDGET, [9, 2, 2, 2, 5], 2, [4] * 5, ask)
+    run = await run_arm(ask, [9, 2, 2, 2, 5], 2, [4] * 5)
     assert [found.token_ids for found in run.answers] == [(9,), (2,), (2,), (2,), (5,)]
     assert (most, order) == (2, [2, 2, 2, 9, 5])
 
 
 def test_figures_of_a_batch_size():
-    pairs = Pairs()
+    pairs = Pairs(PLAIN, BUDGET)
     for seconds, other in ((1.0, 2.0), (1.0, 3.0), (1.0, 4.0)):
         # Token i comes at i s: 6 of them while the batch is full.
         fast = Run(5.0 - seconds, 5.0, [answer(1, 2, 3, 4, 5, 6, 7, steps=3)])

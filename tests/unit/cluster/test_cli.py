@@ -36,8 +36,9 @@ def test_validate_tells_all_mistakes(bad_config: Path, capsys: pytest.CaptureFix
     assert [line.split(":")[1].strip() for line in lines] == ["model.dtype", "api.port"]
 
 
-def test_validate_tells_of_every_file_that_is_no_good(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", ["validate", "serve"])
+def test_every_file_that_is_no_good_is_told_of(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("""
@@ -46,14 +47,15 @@ def test_validate_tells_of_every_file_that_is_no_good(
         speculation: {drafters: [ssm]}
         api: {api_keys_file: /nowhere/keys}
     """)
-    assert cli.main(["validate", str(path)]) == 2
+    assert cli.main([command, str(path)]) == 2
     lines = capsys.readouterr().err.splitlines()
     fields = ["model.path", "ssms.0.path", "ssms.1.path", "api.api_keys_file"]
     assert [line.split(":")[1].strip() for line in lines] == fields
 
 
-def test_validate_looks_at_the_model_that_is_here(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", ["validate", "serve"])
+def test_the_model_that_is_here_is_looked_at(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "config.json").write_text(
         '{"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 8}'
@@ -61,10 +63,25 @@ def test_validate_looks_at_the_model_that_is_here(
     (tmp_path / "model.safetensors").touch()
     path = tmp_path / "config.yaml"
     path.write_text(f"{{model: {{path: {tmp_path}}}, scheduler: {{kv_memory_bytes: 10}}}}")
-    assert cli.main(["validate", str(path)]) == 2
-    assert "scheduler.kv_memory_bytes: 10 bytes do not hold" in capsys.readouterr().err
+    assert cli.main([command, str(path)]) == 2
+    tokenizer, memory = capsys.readouterr().err.splitlines()
+    assert "model.path: " in tokenizer and "tokenizer" in tokenizer
+    assert "scheduler.kv_memory_bytes: 10 bytes do not hold" in memory
+
+
+def test_validate_fetches_no_model(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
     path.write_text("model: {path: owner/name}")
     assert cli.main(["validate", str(path)]) == 0, "it is fetched when it is served"
+
+
+def test_an_empty_configuration_is_valid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "empty.yaml"
+    path.touch()
+    assert cli.main(["validate", str(path)]) == 0
+    assert "serves smollm2-135m-instruct" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", [["serve"], ["generate", "--prompt", "x"]])

@@ -101,10 +101,12 @@ def test_the_branches_of_a_union_are_one_mistake() -> None:
         ("speculation: {drafters: prompt_lookup}", "speculation.drafters"),
         ("llm: {step_timeout_s: .nan}", "llm.step_timeout_s"),
         ("llm: {step_timeout_s: .inf}", "llm.step_timeout_s"),
-        ("llm: null", "llm"),
         ("llm: []", "llm"),
         ("grpc: {port_range: [1]}", "grpc.port_range"),
         ("grpc: {port_range: [10, 9]}", "grpc.port_range"),
+        ("grpc: {tls: {ca: x, cert: x}}", "grpc.tls.key"),
+        ("grpc: {tls: {ca: x, cert: x, key: x, name: x}}", "grpc.tls.name"),
+        ("grpc: {tls: {ca: x, cert: '', key: x}}", "grpc.tls.cert"),
     ],
 )
 def test_values_of_another_type_are_refused(text: str, path: str) -> None:
@@ -119,7 +121,6 @@ def test_values_of_another_type_are_refused(text: str, path: str) -> None:
         ("llm: {offload: cpu, tensor_parallel: 3}", "llm.offload"),
         ("llm: {offload: cpu, offload_dir: /tmp}", "llm.offload_dir"),
         ("llm: {offload: nvme, quantization: int8}", "llm.quantization"),
-        ("grpc: {tls: {cert: x}}", "grpc.tls"),
         ("api: {replicas: 2}", "api.replicas"),
     ],
 )
@@ -168,7 +169,16 @@ def test_a_key_that_is_no_text_is_refused() -> None:
     assert any("plain text" in line for line in problems("true: {}"))
 
 
-@pytest.mark.parametrize("text", ["", "- a", "just text", "null", "7"])
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "---\n", "llm:\nssms:\napi: null", "{}"])
+def test_nothing_means_defaults(text: str) -> None:
+    assert parse_config(text) == Config()
+
+
+def test_an_unknown_section_without_anything_in_it_is_refused() -> None:
+    assert problems("bogus:") == ["bogus: unknown key"]
+
+
+@pytest.mark.parametrize("text", ["- a", "just text", "7"])
 def test_a_file_without_sections_is_refused(text: str) -> None:
     assert "top level" in problems(text)[0]
 

@@ -11,7 +11,7 @@ from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.generation import FinishReason
 from actors.request_manager.ports import Observer, StepRecord
 from actors.tree import TokenTree
-from cluster.metrics import Metrics
+from cluster.metrics import RANKS, Metrics, Part
 
 LABELS = {"model_name": "m"}
 
@@ -114,25 +114,39 @@ def test_what_may_come_is_there_at_zero() -> None:
     assert value("treeserve_accepted_tokens_total", LABELS | {"drafter": "ssm"}) == 0
     calls = LABELS | {"drafter": "ssm", "outcome": "late"}
     assert value("treeserve_drafter_calls_total", calls) == 0
-    assert value("treeserve_part_failures_total", LABELS | {"part": "LLMRank", "index": "0"}) == 0
+    assert parts_in(registry, "treeserve_part_failures_total") == {("LLMRank", "", "0"): 0}
     assert value("treeserve_depth_reached_total", LABELS | {"depth": "0"}) == 0
 
 
-def test_actors_that_come_and_go(metrics: Metrics, registry: CollectorRegistry) -> None:
-    rank = LABELS | {"part": "LLMRank", "index": "0"}
-    for is_up in (True, False, True):
-        metrics.part_is_up("LLMRank", 0, is_up)
-    for index, is_up in ((0, True), (1, True), (1, False)):
-        metrics.part_is_up("DraftModel", index, is_up)
-    up = [
-        registry.get_sample_value(
-            "treeserve_part_up", LABELS | {"part": "DraftModel", "index": index}
-        )
-        for index in ("0", "1")
+def parts_in(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], float]:
+    """What a metric says of each part: by kind, drafter and replica."""
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    return {
+        tuple(sample.labels[label] for label in ("part", "drafter", "index")): sample.value
+        for sample in samples
+        if sample.name == name
+    }
+
+
+def test_actors_that_come_and_go() -> None:
+    registry = CollectorRegistry()
+    pool = [
+        Part("DraftModel", "ssm-0"),
+        Part("DraftModel", "ssm-1"),
+        Part("DraftModel", "ssm-1", 1),
     ]
-    assert up == [1, 0]
-    assert registry.get_sample_value("treeserve_part_up", rank) == 1
-    assert registry.get_sample_value("treeserve_part_failures_total", rank) == 1
+    metrics = Metrics(registry, "m", parts=(RANKS, *pool))
+    labels = [("LLMRank", "", "0"), ("DraftModel", "ssm-0", "0")]
+    labels += [("DraftModel", "ssm-1", "0"), ("DraftModel", "ssm-1", "1")]
+    assert parts_in(registry, "treeserve_part_failures_total") == dict.fromkeys(labels, 0)
+    for is_up in (True, False, True):
+        metrics.part_is_up(RANKS, is_up)
+    for part, is_up in ((pool[0], True), (pool[2], True), (pool[2], False)):
+        metrics.part_is_up(part, is_up)
+    up = {labels[0]: 1, labels[1]: 1, labels[3]: 0}
+    assert parts_in(registry, "treeserve_part_up") == up
+    counted = dict(zip(labels, (1, 0, 0, 1), strict=True))
+    assert parts_in(registry, "treeserve_part_failures_total") == counted
 
 
 def test_reuse_and_preemption_are_counted(metrics: Metrics, registry: CollectorRegistry) -> None:

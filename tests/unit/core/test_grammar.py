@@ -89,7 +89,10 @@ def test_names_values_and_annotations_are_no_keywords():
     assert accepts(grammar_of_schema(schema, "schema"), '{"minLenght": {"colour": 1}}')
 
 
-@pytest.mark.parametrize("regex", ["", "(", "(?=a)b", r"\bword", "a" * 5000])
+DEAR_REGEXES = ["(a{1000}){1000}", "x(a{1000}){1000}", "((((a{50}){50}){50}){50})"]
+
+
+@pytest.mark.parametrize("regex", ["", "(", "(?=a)b", r"\bword", "a" * 5000, *DEAR_REGEXES])
 def test_a_regex_that_cannot_be_kept_is_refused(regex):
     with pytest.raises(InputError) as raised:
         grammar_of_regex(regex, "the.field")
@@ -101,6 +104,21 @@ def test_choices_that_cannot_be_kept_are_refused(choices):
     with pytest.raises(InputError) as raised:
         grammar_of_choice(choices, "the.field")
     assert raised.value.param == "the.field"
+
+
+@pytest.mark.parametrize("regex", DEAR_REGEXES)
+def test_a_pattern_that_needs_too_much_work_is_refused(regex):
+    with pytest.raises(InputError, match="too much work") as raised:
+        grammar_of_schema({"type": "string", "pattern": f"^{regex}$"}, "the.field")
+    assert raised.value.param == "the.field"
+
+
+def test_what_is_large_but_no_work_is_taken():
+    words = [f"{number:05d} words" for number in range(900)]
+    assert accepts(grammar_of_schema({"enum": words}, "schema"), json.dumps(words[700]))
+    assert accepts(grammar_of_choice(words, "choice"), words[700])
+    names = r"\p{L}{1,50}( \p{L}{1,50}){0,30}"
+    assert accepts(grammar_of_regex(names, "regex"), "caf\u00e9 \u4e2d\u6587")
 
 
 def test_choices_are_taken_letter_by_letter():

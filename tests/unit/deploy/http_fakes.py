@@ -26,6 +26,7 @@ from actors.request_manager.generation import (
     SpeculationStats,
     TokenLogprob,
 )
+from actors.request_manager.step_tree import StepTree
 from actors.vocabulary import Vocabulary
 from cluster.metrics_server import Target
 from cluster.tokenizer import build_vocabulary
@@ -175,6 +176,7 @@ class ScriptedBackend:
                     self._prompt_logprobs(request) if not events else (),
                     state.finish_reason,
                     stats if state.finish_reason else None,
+                    (scripted_tree(len(events), done.token_ids),) if request.return_trees else (),
                 )
             )
         return events
@@ -206,6 +208,21 @@ def scripted_logprob(place: int, token: int, num_top: int) -> TokenLogprob:
     ids = ((token, *others) if num_top else ())[:num_top]
     return TokenLogprob(
         token, best, TopLogprobs(ids, tuple(best - rank for rank in range(len(ids))))
+    )
+
+
+def scripted_tree(step: int, token_ids: Sequence[int]) -> StepTree:
+    """A chain below token 0, all but the last drafted by two and accepted; a wrong draft beside."""
+    drafts = tuple(token_ids[:-1])
+    return StepTree(
+        step,
+        (0, *drafts, 1),
+        (-1, *range(len(drafts)), 0),
+        ((), *(("ssm", "prompt_lookup"),) * len(drafts), ("ssm",)),
+        (1.0, *(0.75,) * len(drafts), 0.12345),
+        tuple(range(1, len(drafts) + 1)),
+        tuple(token_ids),
+        {"draft": 0.125, "step": 0.5},
     )
 
 

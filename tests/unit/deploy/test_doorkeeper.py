@@ -43,6 +43,7 @@ async def test_without_a_key_nobody_comes_in(serve, caplog, headers):
         answer = await served.http.post(path, json=HELLO, headers=headers)
         assert assert_error(answer, 401)["code"] == "invalid_api_key"
         assert answer.headers["www-authenticate"] == "Bearer"
+        assert answer.headers["connection"] == "close"
     assert (await served.http.get("/v1/models", headers=headers)).status_code == 401
     assert served.backend.requests == []
     for path in ("/health", "/metrics"):

@@ -23,7 +23,7 @@ HELLO = {"prompt": "Hello", "max_tokens": 5}
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404),
+        ("GET", "/index.html", 404),
         ("GET", "/v1/nowhere", 404),
         ("GET", "/docs", 404),
         ("POST", "/v1/completions/", 404),

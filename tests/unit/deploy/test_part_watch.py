@@ -7,8 +7,10 @@ from prometheus_client import CollectorRegistry
 
 from actors.errors import PeerTimeout, PeerUnavailable, UnavailableError
 from cluster.bench.server import free_port
-from cluster.metrics import Metrics
+from cluster.metrics import RANKS, Metrics, Part
 from deploy.part_watch import PartState, PartWatch, read_metrics, states_of
+
+DRAFT = Part("DraftModel", "ssm")
 
 
 class Server:
@@ -21,9 +23,9 @@ class Server:
         self.start_manager()
 
     def start_manager(self):
-        self.metrics = Metrics(CollectorRegistry(), "tiny")
-        for part in ("LLMRank", "DraftModel"):
-            self.metrics.part_is_up(part, 0, True)
+        self.metrics = Metrics(CollectorRegistry(), "tiny", parts=(RANKS, DRAFT))
+        for part in (RANKS, DRAFT):
+            self.metrics.part_is_up(part, True)
 
     def read(self):
         if self.problem is not None:
@@ -43,19 +45,19 @@ def server():
     return server
 
 
-@pytest.mark.parametrize(("part", "name"), [("LLMRank", "LLM"), ("DraftModel", "draft model")])
+@pytest.mark.parametrize(("part", "name"), [(RANKS, "LLM"), (DRAFT, "draft model")])
 def test_an_actor_that_fails_and_comes_back(server, part, name):
-    server.metrics.part_is_up(part, 0, False)
+    server.metrics.part_is_up(part, False)
     assert server.look() == [f"The {name} has failed and is being started again"]
     assert server.look() == []
-    server.metrics.part_is_up(part, 0, True)
+    server.metrics.part_is_up(part, True)
     assert server.look() == [f"The {name} is back"]
     assert server.look() == []
 
 
 def test_one_that_was_back_before_anybody_looked(server):
     for is_up in (False, True):
-        server.metrics.part_is_up("LLMRank", 0, is_up)
+        server.metrics.part_is_up(RANKS, is_up)
     assert server.look() == ["The LLM had failed and is back"]
 
 
@@ -77,14 +79,14 @@ def test_what_does_not_answer_has_failed(server, problem, name):
 
 def test_the_actors_of_the_next_manager_count_anew(server):
     for is_up in (False, True):
-        server.metrics.part_is_up("LLMRank", 0, is_up)
+        server.metrics.part_is_up(RANKS, is_up)
     server.look()
     server.problem = UnavailableError("gone")
     server.look()
     server.problem = None
     server.start_manager()
     assert server.look() == ["The request manager, and the LLM with it, is back"]
-    server.metrics.part_is_up("LLMRank", 0, False)
+    server.metrics.part_is_up(RANKS, False)
     assert server.look() == ["The LLM has failed and is being started again"]
 
 
@@ -94,10 +96,10 @@ def test_a_server_that_is_slow_is_not_judged(server):
 
 
 def test_states_are_read_from_the_metrics(server):
-    server.metrics.part_is_up("LLMRank", 0, False)
+    server.metrics.part_is_up(RANKS, False)
     assert states_of(server.read()) == {
-        "LLMRank": PartState(False, 1),
-        "DraftModel": PartState(True, 0),
+        RANKS: PartState(False, 1),
+        DRAFT: PartState(True, 0),
     }
 
 
@@ -106,14 +108,27 @@ def test_where_nobody_listens():
         read_metrics(f"http://127.0.0.1:{free_port()}")
 
 
-def test_of_several_draft_models_it_says_which(server):
-    for index in (1, 2):
-        server.metrics.part_is_up("DraftModel", index, True)
+@pytest.mark.parametrize(
+    ("pool", "names"),
+    [
+        ([("ssm-0", 0), ("ssm-1", 0)], ["ssm-0", "ssm-1"]),
+        ([("ssm", 0), ("ssm", 1)], ["ssm replica 0", "ssm replica 1"]),
+        (
+            [("ssm-0", 0), ("ssm-1", 0), ("ssm-1", 1)],
+            ["ssm-0", "ssm-1 replica 0", "ssm-1 replica 1"],
+        ),
+    ],
+)
+def test_of_several_draft_models_it_says_which(server, pool, names):
+    parts = [Part("DraftModel", *which) for which in pool]
+    server.metrics = Metrics(CollectorRegistry(), "tiny", parts=(RANKS, *parts))
+    for part in (RANKS, *parts):
+        server.metrics.part_is_up(part, True)
     assert server.look() == []
-    for index in (0, 2):
-        server.metrics.part_is_up("DraftModel", index, False)
+    for part in parts:
+        server.metrics.part_is_up(part, False)
     assert server.look() == [
-        f"The draft model {index} has failed and is being started again" for index in (0, 2)
+        f"The draft model {name} has failed and is being started again" for name in names
     ]
-    server.metrics.part_is_up("DraftModel", 2, True)
-    assert server.look() == ["The draft model 2 is back"]
+    server.metrics.part_is_up(parts[1], True)
+    assert server.look() == [f"The draft model {names[1]} is back"]

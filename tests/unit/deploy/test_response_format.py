@@ -32,3 +32,7 @@ async def test_each_way_to_ask_becomes_the_grammar_of_all_outputs(serve, fields,
     await served.complete(prompt=["Hello", "HI"], n=2, **fields)
     await served.chat(messages=[{"role": "user", "content": "Hello"}], **fields)
     assert [request.grammar for request in served.backend.requests] == [grammar] * 5
+    assert len({request.grammar_param for request in served.backend.requests}) == 1
+    assert served.backend.requests[0].grammar_param.split(".")[0] == (
+        next(iter(fields)) if grammar else ""
+    )

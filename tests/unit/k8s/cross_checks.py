@@ -126,7 +126,7 @@ def secret_problems(manifests: Manifests) -> Iterator[str]:
     """Does the README create each secret that is used, and the set each volume claim?"""
     made = dict(
         re.findall(
-            r"create secret generic (\S+) --from-\w+=(\w+)=",
+            r"create secret generic (\S+) --from-\w+=([\w.]+)=",
             README.read_text() if README.exists() else "",
         )
     )

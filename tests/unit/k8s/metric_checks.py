@@ -11,8 +11,9 @@ from manifests import Manifests
 from prometheus_client import CollectorRegistry
 
 from actors.messages import LLMDescription
+from actors.tls import TlsFiles
 from cluster.metrics import Metrics
-from cluster.metrics_server import process_registry
+from cluster.metrics_server import process_registry, watch_certificate
 from cluster.observed import ObservedDrafting, ObservedRank
 from deploy.http_metrics import HttpMetrics
 
@@ -30,6 +31,7 @@ def exported() -> Exported:
     description = LLMDescription("m", 9, 9, 9, 16, 1, "", "float32", "cpu", "fused", True)
     ingress = HttpMetrics("m")
     registries = [process_registry("x"), ingress._registry]
+    watch_certificate(registries[0], TlsFiles(ca="ca.crt", cert="tls.crt", key="tls.key"))
     for make in (
         lambda registry: Metrics(registry, "m"),
         lambda registry: ObservedRank(_Described(description), registry),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 
@@ -10,7 +11,7 @@ import pytest
 from tiny_models import random_tree
 
 from actors.grammar import GrammarError, Grammars, grammar_of_regex, grammar_of_schema
-from actors.llm.constraints import Constraints
+from actors.llm.constraints import MANY_MASKS, MAX_MASK_S, Constraints
 from actors.messages import NewRequest, Row
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree
@@ -132,6 +133,19 @@ def test_a_model_that_cannot_end_a_text_has_no_masks():
     constraints = Constraints(endless, VOCAB_SIZE)
     constraints.follow([NewRequest(0, 2, SamplingParams(), grammar=GRAMMARS[0])], [])
     assert constraints.begin([(Row(0, 2, TokenTree.chain([0])), [])]).result()[0] == {}
+
+
+@pytest.mark.parametrize("mask_s", [MAX_MASK_S / 2, 2 * MAX_MASK_S])
+def test_a_grammar_whose_masks_go_on_taking_long_is_given_up(mask_s):
+    looks = itertools.count()
+    constraints = Constraints(VOCABULARY, VOCAB_SIZE, lambda: next(looks) * mask_s)
+    constraints.follow([NewRequest(0, 2, SamplingParams(), grammar=GRAMMARS[0])], [])
+    made = [
+        len(constraints.begin([(Row(0, 2, TokenTree.chain([0])), [])]).result()[0])
+        for _ in range(2 * MANY_MASKS)
+    ]
+    assert made[: MANY_MASKS // 2] == [1] * (MANY_MASKS // 2)
+    assert made[-1] == (mask_s < MAX_MASK_S)
 
 
 def test_requests_are_forgotten():

@@ -327,11 +327,15 @@ async def test_what_was_drawn_before_a_fault_is_delivered(drafters: Sequence[Dra
     async with house as engine:
         for seed in range(8):
             tokens: tuple[int, ...] = ()
-            asked = ask(name=str(seed), sampling=SamplingParams(temperature=0.0, seed=seed))
+            asked = ask(
+                name=str(seed),
+                sampling=SamplingParams(temperature=0.0, seed=seed),
+                grammar_param="guided_regex",
+            )
             with pytest.raises(InputError) as raised:
                 async for event in engine.generate(asked):
                     tokens += event.token_ids
-            assert raised.value.param == "response_format"
+            assert raised.value.param == "guided_regex"
             assert tokens == expected((1, 2, 3), 6, seed)
             at_the_end = ask(max_tokens=6, sampling=asked.sampling)
             assert (await collect(engine, at_the_end)).token_ids == tokens

@@ -1,0 +1,114 @@
+"""TLS on both sides of the gRPC between manager and actors, from files on each machine.
+
+Each side shows a certificate and takes the other's if the same authority has signed it; a server's
+must be for `PEER_NAME`, since actors come and go under changing addresses. A server looks at its
+files again for each new connection, and a client for each channel that it opens, so that renewed
+certificates are taken up without a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import grpc
+from pydantic import BaseModel, ConfigDict, Field
+
+from actors.errors import UnavailableError
+
+logger = logging.getLogger(__name__)
+
+FileName = Annotated[str, Field(min_length=1)]
+
+PEER_NAME = "treeserve"
+"""A DNS name of every server's certificate."""
+
+
+class TlsFiles(BaseModel):
+    """PEM files, under the same names on every machine.
+
+    Attributes:
+        ca: certificates of the authority that has signed both sides'.
+        cert: this side's certificate, fit for a server and for a client, with those that stand
+            between it and the authority.
+        key: its private key, without a passphrase.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ca: FileName
+    cert: FileName
+    key: FileName
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """What a client opens a channel with. Raises UnavailableError: a file cannot be read."""
+        ca, key, cert = self._read()
+        return grpc.ssl_channel_credentials(ca, key, cert)
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """What a server listens with. Raises UnavailableError: a file cannot be read."""
+        served = self._read()
+
+        def renewed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal served
+            try:
+                found = self._read()
+            except UnavailableError as error:
+                logger.warning("the certificate stays as it was: %s", error)
+                return None
+            if found == served:
+                return None
+            served = found
+            return _configuration(found)
+
+        return grpc.dynamic_ssl_server_credentials(
+            _configuration(served), renewed, require_client_authentication=True
+        )
+
+    def check(self) -> None:
+        """Raise UnavailableError unless these are certificates, and the key is the right one."""
+        self.expires_at()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            context.load_cert_chain(self.cert, self.key, password=_refuse_passphrase)
+        except (OSError, ValueError) as error:
+            raise UnavailableError(f"{self.key} is no key for {self.cert}: {error}") from error
+
+    def expires_at(self) -> datetime:
+        """When the first of these certificates ends.
+
+        Raises:
+            UnavailableError: a file cannot be read, or holds no certificate.
+        """
+        from cryptography import x509
+
+        ends = []
+        for path in (self.ca, self.cert):
+            try:
+                found = x509.load_pem_x509_certificates(_read(path))
+            except ValueError as error:
+                raise UnavailableError(f"{path} holds no certificate: {error}") from error
+            ends += [certificate.not_valid_after_utc for certificate in found]
+        return min(ends)
+
+    def _read(self) -> tuple[bytes, bytes, bytes]:
+        return _read(self.ca), _read(self.key), _read(self.cert)
+
+
+def _refuse_passphrase() -> str:
+    raise ValueError("it has a passphrase")
+
+
+def _configuration(files: tuple[bytes, bytes, bytes]) -> grpc.ServerCertificateConfiguration:
+    ca, key, cert = files
+    return grpc.ssl_server_certificate_configuration([(key, cert)], ca)
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UnavailableError(f"a certificate's file cannot be read: {error}") from error

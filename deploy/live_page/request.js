@@ -1,0 +1,59 @@
+// One request to the server, read while it comes (server-sent events).
+
+/** An answer of the server that is an error, in its own words. */
+class ServerError extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+const authorization = (key) => (key ? { authorization: `Bearer ${key}` } : {});
+
+async function refuseErrors(response) {
+  if (response.ok) return response;
+  const body = await response.json().catch(() => null);
+  throw new ServerError(body?.error?.message ?? `the server answered ${response.status}`, response.status);
+}
+
+async function fetchModel(key) {
+  const response = await refuseErrors(await fetch("v1/models", { headers: authorization(key) }));
+  return (await response.json()).data[0].id;
+}
+
+/** Ask; yields the chunks of the stream. `signal` stops it. */
+async function* ask(wish, key, signal) {
+  const { mode, prompt, ...fields } = wish;
+  const isChat = mode === "chat";
+  const text = isChat ? { messages: [{ role: "user", content: prompt }] } : { prompt };
+  const response = await refuseErrors(
+    await fetch(isChat ? "v1/chat/completions" : "v1/completions", {
+      method: "POST",
+      signal,
+      headers: { "content-type": "application/json", ...authorization(key) },
+      body: JSON.stringify({ ...text, ...fields, stream: true, return_trees: true }),
+    }),
+  );
+  yield* events(response.body);
+}
+
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let pending = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) throw new ServerError("the stream broke off");
+    const frames = (pending + value).split("\n\n");
+    pending = frames.pop();
+    for (const frame of frames) {
+      if (!frame.startsWith("data: ")) continue; // a comment, as proxies put them in
+      const data = frame.slice("data: ".length);
+      if (data === "[DONE]") return;
+      const chunk = JSON.parse(data);
+      if (chunk.error) throw new ServerError(chunk.error.message);
+      yield chunk;
+    }
+  }
+}
+
+const textOf = (choice) => choice.text ?? choice.delta?.content ?? "";

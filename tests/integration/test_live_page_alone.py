@@ -1,0 +1,231 @@
+"""The live page in a real Chromium, over a stand-in for the API: keys, errors, rare answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chromium import PROGRAM, Page, open_page
+from fastapi import FastAPI, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from cluster.bench.server import free_port
+from deploy.http_protocol import ConnectionLimits
+from deploy.http_server import HttpServer
+from deploy.page import add_page
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(PROGRAM is None, reason="no chromium (Debian package chromium)"),
+]
+
+KEY = "secret"
+IS_OVER = "document.getElementById('send').disabled === false"
+STATUS = "document.getElementById('status').textContent"
+ANSWER = "document.getElementById('answer').textContent"
+FORGED = "<img src=x onerror='document.title = 1'>"
+"""Text of a model that would be markup if the page let it."""
+
+
+def step(number: int, drafts: list[str], accepted: int, own: str | None, by: str = "ssm") -> Any:
+    """A chain of drafts of which the first are accepted."""
+    return {
+        "step": number,
+        "tokens": ["<root>", *drafts],
+        "parents": list(range(-1, len(drafts))),
+        "drafters": [[], *[[by]] * len(drafts)],
+        "estimates": [1.0] * (len(drafts) + 1),
+        "accepted": list(range(1, accepted + 1)),
+        "committed": drafts[:accepted] + ([own] if own else []),
+        "phase_s": {"draft": 0.01, "merge": 0.0, "step": 0.02, "forward": 0.01, "verify": 0.0},
+    }
+
+
+def chunk(text: str, *trees: Any, ended: str | None = None) -> Any:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": ended, "trees": trees}
+    return {"choices": [choice]}
+
+
+@dataclass
+class StandIn:
+    """Answers every question with these frames, to who has the key.
+
+    Attributes:
+        asked: bodies of the questions.
+        hangs: the stream stays open after the frames.
+    """
+
+    frames: list[Any] = field(default_factory=list)
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    hangs: bool = False
+    key: str | None = None
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def app(self) -> FastAPI:
+        app = FastAPI()
+        add_page(app)
+        app.add_api_route("/v1/models", self.models, response_model=None)
+        app.add_api_route("/ready", self.ready)
+        app.add_api_route("/metrics", self.metrics, response_model=None)
+        for path in ("/v1/chat/completions", "/v1/completions"):
+            app.add_api_route(path, self.generate, methods=["POST"], response_model=None)
+        return app
+
+    def _refusal(self, request: Request) -> Response | None:
+        if self.key in (None, request.headers.get("authorization", "").removeprefix("Bearer ")):
+            return None
+        return JSONResponse({"error": {"message": "a key of this server is needed"}}, 401)
+
+    async def ready(self) -> dict[str, str]:
+        return {"status": "ready"}
+
+    async def metrics(self) -> Response:
+        return Response('treeserve_draft_tokens_total{drafter="ssm"} 4\n')
+
+    async def models(self, request: Request) -> Response:
+        return self._refusal(request) or JSONResponse({"data": [{"id": "stand-in"}]})
+
+    async def generate(self, request: Request) -> Response:
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
+        self.asked.append(await request.json())
+        return StreamingResponse(self._stream(), media_type="text/event-stream")
+
+    async def _stream(self) -> AsyncIterator[str]:
+        for frame in self.frames:
+            yield f"data: {frame if isinstance(frame, str) else json.dumps(frame)}\n\n"
+        try:
+            while self.hangs:
+                await asyncio.sleep(0.05)
+                yield ": still here\n\n"
+        finally:
+            self.left.set()
+
+
+@asynccontextmanager
+async def visit(stand_in: StandIn, folder: Path) -> AsyncIterator[Page]:
+    server = HttpServer(stand_in.app(), "127.0.0.1", port := free_port(), ConnectionLimits())
+    server.start()
+    try:
+        async with open_page(f"http://127.0.0.1:{port}/", folder) as page:
+            yield page
+            assert page.complaints == []
+    finally:
+        await server.stop()
+
+
+async def test_it_asks_for_a_key_where_one_is_needed(tmp_path: Path) -> None:
+    stand_in = StandIn([chunk("yes", step(0, [], 0, "yes"), ended="stop"), "[DONE]"], key=KEY)
+    async with visit(stand_in, tmp_path) as page:
+        await page.until("!document.getElementById('key-field').hidden")
+        await page.press("Enter")
+        await page.until(f"{STATUS}.includes('A key of this server is needed')")
+        assert await page.evaluate("document.activeElement.id") == "key"
+        await page.write(KEY)
+        await page.press("Enter")
+        await page.until(f"{STATUS}.startsWith('Done')")
+        assert await page.evaluate(ANSWER) == "yes"
+        await page.until("document.getElementById('model').textContent === 'stand-in'")
+        stored = "JSON.stringify([document.cookie, {...localStorage}, {...sessionStorage}])"
+        assert KEY not in await page.evaluate(stored)
+    assert not any(KEY in url for url in page.urls)
+
+
+async def test_several_steps_in_one_chunk(tmp_path: Path) -> None:
+    steps = [
+        step(0, [], 0, "a"),
+        step(1, ["b", "c", "d"], 2, "x"),
+        step(2, ["e"], 1, None, "ssm-1"),
+    ]
+    stand_in = StandIn([chunk("abcxe", *steps, ended="length"), "[DONE]"])
+    async with visit(stand_in, tmp_path) as page:
+        await page.press("Enter")
+        await page.until(f"{STATUS}.startsWith('Done, at the limit')")
+        assert await page.evaluate(ANSWER) == "abcxe"
+        spans = "[...document.querySelectorAll('#answer span')]"
+        by_step = await page.evaluate(f"{spans}.map(s => s.dataset.step + s.textContent)")
+        assert by_step == ["0a", "1b", "1c", "1x", "2e"]
+        await page.evaluate("steps.go(1)")
+        fates = "[...document.querySelectorAll('#tree .node')].map(n => n.classList[1])"
+        assert await page.evaluate(fates) == ["root", "accepted", "accepted", "thrown", "own"]
+        letters = "drafters.of('ssm').letter + drafters.of('ssm-1').letter"
+        assert await page.evaluate(letters) == "SS1"
+
+
+async def test_text_of_a_model_never_becomes_markup(tmp_path: Path) -> None:
+    tokens = step(0, [FORGED], 1, "\n\u2028 \U0001f332")
+    text = FORGED + "\n\u2028 \U0001f332"
+    async with visit(StandIn([chunk(text, tokens, ended="stop"), "[DONE]"]), tmp_path) as page:
+        await page.press("Enter")
+        await page.until(f"{STATUS}.startsWith('Done')")
+        assert await page.evaluate(ANSWER) == text
+        assert await page.evaluate("document.querySelectorAll('img').length") == 0
+        assert await page.evaluate("document.title") == "TreeServe"
+
+
+async def test_text_that_its_tokens_do_not_spell_is_shown_all_the_same(tmp_path: Path) -> None:
+    halves = step(0, ["bytes:\\xf0\\x9f"], 1, "bytes:\\x8c\\xb2")
+    stand_in = StandIn([chunk("\U0001f332 tree", halves, ended="stop"), "[DONE]"])
+    async with visit(stand_in, tmp_path) as page:
+        await page.press("Enter")
+        await page.until(f"{STATUS}.startsWith('Done')")
+        assert await page.evaluate(ANSWER) == "\U0001f332 tree"
+
+
+@pytest.mark.parametrize(
+    ("frames", "says"),
+    [
+        (
+            [chunk("a", step(0, [], 0, "a")), {"error": {"message": "the LLM is lost"}}],
+            "The LLM is lost",
+        ),
+        ([chunk("a", step(0, [], 0, "a"))], "The stream broke off"),
+    ],
+    ids=["error", "cut"],
+)
+async def test_a_stream_that_ends_badly_says_so(tmp_path: Path, frames: Any, says: str) -> None:
+    async with visit(StandIn(frames), tmp_path) as page:
+        await page.press("Enter")
+        await page.until(f"{STATUS} === {json.dumps(says)}")
+        assert await page.evaluate(f"{ANSWER} === 'a' && {IS_OVER}")
+
+
+async def test_stopping_closes_the_stream(tmp_path: Path) -> None:
+    stand_in = StandIn([chunk("a", step(0, [], 0, "a"))], hangs=True)
+    async with visit(stand_in, tmp_path) as page:
+        await page.press("Enter")
+        await page.until(f"{ANSWER} === 'a'")
+        await page.press("Escape")
+        await page.until(f"{STATUS}.startsWith('Stopped') && {IS_OVER}")
+        async with asyncio.timeout(20):
+            await stand_in.left.wait()
+
+
+async def test_the_form_is_what_is_asked(tmp_path: Path) -> None:
+    stand_in = StandIn([chunk("a", step(0, [], 0, "a"), ended="stop"), "[DONE]"])
+    async with visit(stand_in, tmp_path) as page:
+        await page.until("!document.getElementById('drafters').hidden")
+        await page.write("two")
+        await page.press("Enter", shift=True)
+        await page.write("lines")
+        await page.press("Enter")
+        await page.until(f"{STATUS}.startsWith('Done')")
+        await page.evaluate("document.querySelector('#drafters input').click()")
+        await page.evaluate("document.getElementById('mode').value = 'completion'")
+        await page.evaluate("document.getElementById('max-tokens').value = 'none'")
+        await page.press("Enter")
+        assert len(stand_in.asked) == 1, "a form that is wrong is not sent"
+        await page.evaluate("document.getElementById('max-tokens').value = 5")
+        await page.press("Enter")
+        await page.until(f"{STATUS}.startsWith('Done') && {IS_OVER}")
+    common = {"stream": True, "return_trees": True, "temperature": 0}
+    assert stand_in.asked == [
+        {"messages": [{"role": "user", "content": "two\nlines"}], "max_tokens": 128, **common},
+        {"prompt": "two\nlines", "max_tokens": 5, "speculation": {"enabled": False}, **common},
+    ]
