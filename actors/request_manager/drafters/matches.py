@@ -3,8 +3,9 @@
 After SuffixDecoding (Oliaro et al., NeurIPS 2025): the places are a node of a suffix tree, those
 that go on alike are its child, and the child's probability is its share of the count. Here a place
 counts by the square of the length of its match, and what follows short matches is trusted less:
-m / (m + 1) for a match of m tokens, the path's own counted in. So trees are as deep as matches are
-long.
+m / (m + 1) for a match of m tokens, the path's own counted in. So trees are the deeper the longer
+the matches are; a limit of so many tokens for each that matches, as SuffixDecoding has, would cut
+what the LLM accepts.
 """
 
 from __future__ import annotations
