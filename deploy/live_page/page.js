@@ -159,10 +159,6 @@ byId("previous").addEventListener("click", () => steps.go(steps.shown - 1));
 byId("next").addEventListener("click", () => steps.go(steps.shown + 1));
 byId("play").addEventListener("click", () => steps.play());
 byId("live").addEventListener("click", () => steps.newest());
-byId("bars").addEventListener("click", (event) => {
-  const bar = event.target.closest(".bar");
-  if (bar) steps.go([...byId("bars").children].indexOf(bar));
-});
 byId("as-text").addEventListener("toggle", () => {
   if (steps.shown >= 0) byId("tree-text").textContent = treeAsText(steps.steps[steps.shown]);
 });
