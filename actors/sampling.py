@@ -55,7 +55,8 @@ RANGES: Mapping[str, Range] = {
     "frequency_penalty": Range(-2, 2),
     "presence_penalty": Range(-2, 2),
 }
-"""Of every number among the parameters; what is served over HTTP keeps to these, and tells them."""
+"""Of every number among the parameters. HTTP takes more of two, and maps them: `top_k` -1 is 0, a
+negative `seed` another one."""
 
 
 @dataclass(frozen=True)

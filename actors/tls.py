@@ -69,13 +69,26 @@ class TlsFiles(BaseModel):
         )
 
     def check(self) -> None:
-        """Raise UnavailableError unless these are certificates, and the key is the right one."""
+        """Shake hands with oneself, as manager and actors will.
+
+        Raises:
+            UnavailableError: a file cannot be read or is something else, the key is another
+                certificate's, or this one has ended, is for another name or of another authority.
+        """
         self.expires_at()
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
-            context.load_cert_chain(self.cert, self.key, password=_refuse_passphrase)
+            server, client = self._context(ssl.PROTOCOL_TLS_SERVER), self._context()
+            _shake_hands(client, server)
         except (OSError, ValueError) as error:
-            raise UnavailableError(f"{self.key} is no key for {self.cert}: {error}") from error
+            reason = getattr(error, "verify_message", "") or error
+            raise UnavailableError(f"{self.cert} is of no use: {reason}") from error
+
+    def _context(self, role: int = ssl.PROTOCOL_TLS_CLIENT) -> ssl.SSLContext:
+        context = ssl.SSLContext(role)
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(self.ca)
+        context.load_cert_chain(self.cert, self.key, password=_refuse_passphrase)
+        return context
 
     def expires_at(self) -> datetime:
         """When the first of these certificates ends.
@@ -99,7 +112,22 @@ class TlsFiles(BaseModel):
 
 
 def _refuse_passphrase() -> str:
-    raise ValueError("it has a passphrase")
+    raise ValueError("its key has a passphrase")
+
+
+def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
+    """Between the two, in memory. Raises SSLError."""
+    one, other = ssl.MemoryBIO(), ssl.MemoryBIO()
+    waiting = [
+        client.wrap_bio(one, other, server_hostname=PEER_NAME),
+        server.wrap_bio(other, one, server_side=True),
+    ]
+    while waiting:
+        side = waiting.pop(0)
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            waiting.append(side)
 
 
 def _configuration(files: tuple[bytes, bytes, bytes]) -> grpc.ServerCertificateConfiguration:

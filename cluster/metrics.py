@@ -36,10 +36,10 @@ STEP_BUCKETS_S = (
 
 
 class Part(NamedTuple):
-    """An actor of the manager; the ranks count as one.
+    """What can fail and be started again by itself; the ranks count as one.
 
     Attributes:
-        kind: `LLMRank` or `DraftModel`.
+        kind: what Ray calls its process: `LLMRank` or `DraftModel`, behind a manager.
         drafter: of a draft model its name; empty for the ranks.
         replica: of a draft model, which of its actors.
     """

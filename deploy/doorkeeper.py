@@ -7,6 +7,7 @@ read, and knows when each has been answered to its end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 
@@ -19,6 +20,8 @@ from deploy.api_keys import ApiKeys, InvalidKey
 from deploy.http_errors import api_error
 
 PROTECTED = "/v1/"
+STRANGER_BODY_S = 2.0
+"""How long the rest of a request without a valid key may take to come."""
 
 
 class Visit:
@@ -156,18 +159,22 @@ class Doorkeeper:
 
 
 def _behind_body(receive: Receive, send: Send) -> Send:
-    """Sends an answer at once, but ends it when the request's body has come.
+    """Sends an answer at once, but ends it when the request's body has come, or does not come soon.
 
     The connection ends with the answer, which would be lost if its client were still sending.
     """
+
+    async def read_body() -> None:
+        while (await receive()).get("more_body"):
+            pass
 
     async def send_behind(message: Message) -> None:
         if message["type"] != "http.response.body" or message.get("more_body"):
             await send(message)
             return
         await send({**message, "more_body": True})
-        while (await receive()).get("more_body"):
-            pass
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(read_body(), STRANGER_BODY_S)
         await send({"type": "http.response.body"})
 
     return send_behind

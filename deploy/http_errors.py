@@ -65,7 +65,7 @@ class ApiError:
         headers = dict(extra_headers or {})
         if self.status == HTTPStatus.UNAUTHORIZED:
             headers["www-authenticate"] = "Bearer"
-            headers["connection"] = "close"  # a stranger holds none of the places for connections
+            headers["connection"] = "close"  # a stranger is to hold no place for connections
         if self.retry_after_s is not None:
             headers["retry-after"] = str(max(1, math.ceil(self.retry_after_s)))
         return Response(to_json(self.body()), self.status, headers, "application/json")

@@ -16,13 +16,15 @@ Assumes Linux, and the internals of uvicorn's `HttpToolsProtocol` as the pinned 
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from deploy.http_errors import ApiError
+from deploy.responses import to_json
 
 PROBE_CHECK_S = 0.05
 TCP_CLOSE = 7
@@ -237,8 +239,7 @@ def guarded(limits: ConnectionLimits) -> type[GuardedProtocol]:
 
 def _error_response(status: HTTPStatus, message: str) -> bytes:
     code = status.name.lower()
-    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
-    body = json.dumps({"error": error}).encode()
+    body = to_json(ApiError(status, message, "invalid_request_error", code=code).body())
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"

@@ -13,7 +13,6 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from actors.grammar import MAX_REGEX_BYTES
 from deploy.backend import BackendDescription
 from deploy.openai_schema import (
     MAX_CHOICES_PER_PROMPT,
@@ -97,13 +96,11 @@ def _document(app: FastAPI) -> dict[str, Any]:
 
 
 def _narrow(schemas: dict[str, Any], served: BackendDescription, max_choices: int) -> None:
-    """Put in the limits of `deploy.requests`, `deploy.prompts`, `actors.grammar` and the routes."""
+    """Put in what depends on the model that is served, and on how it is."""
     tokens = {"integer": {"maximum": served.max_context_tokens - 1}}  # a prompt has one at least
     token_ids = {"integer": {"minimum": 0, "maximum": served.vocab_size - 1}}
     choices = {"integer": {"maximum": min(max_choices, MAX_CHOICES_PER_PROMPT)}}
     nodes = {"integer": {"minimum": served.tree_nodes.least, "maximum": served.tree_nodes.most}}
-    regex = {"string": {"minLength": 1, "maxLength": MAX_REGEX_BYTES}}
-    choice = {"array": {"minItems": 1}, "string": {"minLength": 1}}
     common: dict[str, _Limits] = {
         "model": {"string": {"const": served.model_name}},
         "n": choices,
@@ -111,14 +108,11 @@ def _narrow(schemas: dict[str, Any], served: BackendDescription, max_choices: in
         "stop_token_ids": token_ids,
         "max_tokens": tokens,
         "min_tokens": tokens,
-        "guided_regex": regex,
-        "guided_choice": choice,
     }
     messages = {"array": {"maxItems": served.max_context_tokens}}
     limits: dict[str, dict[str, _Limits]] = {
         "CompletionRequest": {**common, "prompt": token_ids},
         "ChatRequest": {**common, "max_completion_tokens": tokens, "messages": messages},
-        "StructuredOutputs": {"regex": regex, "choice": choice},
         "Speculation": {
             "max_nodes": nodes,
             "drafters": {"string": {"enum": list(served.drafters)}},

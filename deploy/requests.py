@@ -115,7 +115,9 @@ def check_common(fields: GenerationFields, description: BackendDescription) -> N
     if num_candidates(fields) > fields.n and fields.stream:
         raise InputError("the best can be told only at the end: not with stream", "best_of")
     check_token_ids(fields.stop_token_ids, description.vocab_size, "stop_token_ids")
-    _check_speculation(fields.speculation, description)
+    _speculation(fields.speculation).check(
+        description.tree_nodes, description.drafters, description.verifications
+    )
 
 
 def build_choices(
@@ -246,23 +248,3 @@ def _speculation(wish: Speculation | None) -> SpeculationOptions:
         drafters=None if wish.drafters is None else tuple(wish.drafters),
         verification=wish.verification,
     )
-
-
-def _check_speculation(wish: Speculation | None, description: BackendDescription) -> None:
-    if wish is None:
-        return
-    if wish.max_nodes is not None and not description.tree_nodes.holds(wish.max_nodes):
-        raise InputError(
-            f"speculation.max_nodes must be {description.tree_nodes}", "speculation.max_nodes"
-        )
-    if unknown := sorted(set(wish.drafters or ()) - set(description.drafters)):
-        raise InputError(
-            f"speculation.drafters: no drafter named {', '.join(unknown)}; "
-            f"there are: {', '.join(description.drafters)}",
-            "speculation.drafters",
-        )
-    if wish.verification not in (None, *description.verifications):
-        raise InputError(
-            f"speculation.verification can be {', '.join(description.verifications)}",
-            "speculation.verification",
-        )

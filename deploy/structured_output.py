@@ -16,15 +16,21 @@ from pydantic import Field, JsonValue, Tag
 from actors.errors import InputError
 from actors.grammar import (
     MAX_CHOICES,
+    MAX_REGEX_BYTES,
     grammar_of_choice,
     grammar_of_json,
     grammar_of_regex,
     grammar_of_schema,
 )
-from deploy.strict import Strict, also, told_by
+from deploy.strict import Strict, also, described, told_by
 
 Schema = dict[str, JsonValue]
-Choices = Annotated[list[str], Field(fail_fast=True, max_length=MAX_CHOICES)]
+Choices = Annotated[
+    list[Annotated[str, described(minLength=1)]],
+    Field(fail_fast=True, max_length=MAX_CHOICES),
+    described(minItems=1),
+]
+Regex = Annotated[str, described(minLength=1, maxLength=MAX_REGEX_BYTES)]
 Wanted = Schema | list[str] | str | None
 """A JSON schema, choices, a regular expression; None for any JSON object."""
 
@@ -71,7 +77,7 @@ class StructuredOutputs(Strict):
 
     json_object: Literal[True] | None = None
     json_schema: Schema | None = Field(default=None, alias="json")
-    regex: str | None = None
+    regex: Regex | None = None
     choice: Choices | None = None
 
 
@@ -84,7 +90,7 @@ class StructuredFields(Strict):
     """vLLM's way to say so."""
     guided_json: Schema | None = None
     """The output is JSON that fits this schema."""
-    guided_regex: str | None = None
+    guided_regex: Regex | None = None
     """The output is matched whole by this regular expression."""
     guided_choice: Choices | None = None
     """The output is one of these texts."""

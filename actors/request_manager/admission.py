@@ -29,22 +29,7 @@ def check_request(
         if wanted is not None and not 0 <= wanted <= MAX_LOGPROBS:
             raise InputError(f"{name} must be between 0 and {MAX_LOGPROBS}", name)
     _check_grammar(asked)
-    wishes = asked.speculation
-    allowed = Range(0, speculation.max_tree_nodes)
-    if wishes.max_nodes is not None and not allowed.holds(wishes.max_nodes):
-        raise InputError(f"speculation.max_nodes must be {allowed}", "speculation.max_nodes")
-    if wishes.verification not in (None, *Rule):
-        known = ", ".join(sorted(Rule))
-        raise InputError(
-            f"no verification rule {wishes.verification!r}; there are: {known}",
-            "speculation.verification",
-        )
-    for name in wishes.drafters or ():
-        if name not in drafters:
-            running = ", ".join(sorted(drafters)) or "none"
-            raise InputError(
-                f"no drafter {name!r} runs here; there are: {running}", "speculation.drafters"
-            )
+    asked.speculation.check(Range(0, speculation.max_tree_nodes), drafters, tuple(Rule))
 
 
 def rule_of(asked: GenerationRequest, speculation: SpeculationConfig) -> Rule:

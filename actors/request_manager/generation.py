@@ -6,13 +6,14 @@ are committed.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from actors.errors import InputError
 from actors.messages import TopLogprobs
 from actors.request_manager.step_tree import StepTree, joined
-from actors.sampling import SamplingParams
+from actors.sampling import Range, SamplingParams
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_BYTES = 1024
@@ -73,6 +74,28 @@ class SpeculationOptions:
     max_nodes: int | None = None
     drafters: tuple[str, ...] | None = None
     verification: str | None = None
+
+    def check(self, nodes: Range, drafters: Collection[str], rules: Collection[str]) -> None:
+        """Raise InputError unless this can be had.
+
+        Args:
+            nodes: what `max_nodes` may be.
+            drafters: what they may be called by.
+            rules: names of the verification rules.
+        """
+        if self.max_nodes is not None and not nodes.holds(self.max_nodes):
+            raise InputError(f"speculation.max_nodes must be {nodes}", "speculation.max_nodes")
+        if unknown := sorted(set(self.drafters or ()) - set(drafters)):
+            raise InputError(
+                f"speculation.drafters: no drafter named {', '.join(unknown)}; "
+                f"there are: {', '.join(sorted(drafters)) or 'none'}",
+                "speculation.drafters",
+            )
+        if self.verification not in (None, *rules):
+            raise InputError(
+                f"speculation.verification can be {', '.join(sorted(rules))}",
+                "speculation.verification",
+            )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@
 
 The real server runs in processes of its own; a second engine with an LLM of its own is driven from
 here, without Ray Serve and HTTP. They take turns, round by round, so that a machine that drifts
-does so under both. Prints a table, then one JSON line.
+does so under both. Prints medians over the rounds, of the ratio with a bootstrap interval, then one
+JSON line.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from actors.request_manager.generation import GenerationRequest, StopConditions
 from actors.sampling import SamplingParams
 from cluster import ray_api
+from cluster.bench.paired_runs import interval
 from cluster.bench.prompts import SAMPLE, load_prompts
 from cluster.bench.raw_client import stream_completion
 from cluster.bench.server import running_server
@@ -122,16 +124,22 @@ async def compare(
 
 
 def summary(rounds: dict[str, list[Round]]) -> dict[str, float]:
-    """Medians over the rounds, and HTTP beside the engine."""
+    """Medians over the rounds, and HTTP beside the engine in each."""
     rate = {way: statistics.median(r.tokens_per_s for r in done) for way, done in rounds.items()}
     first = {way: statistics.median(r.first_token_s for r in done) for way, done in rounds.items()}
+    together = [*zip(rounds["engine"], rounds["http"], strict=True)]
+    ratios = [http.tokens_per_s / engine.tokens_per_s for engine, http in together]
+    more_s = statistics.median(h.first_token_s - e.first_token_s for e, h in together)
+    low, high = interval(ratios)
     return {
         "engine_tokens_per_s": rate["engine"],
         "http_tokens_per_s": rate["http"],
-        "ratio": rate["http"] / rate["engine"],
+        "ratio": statistics.median(ratios),
+        "low": low,
+        "high": high,
         "engine_ttft_ms": 1e3 * first["engine"],
         "http_ttft_ms": 1e3 * first["http"],
-        "ttft_more_ms": 1e3 * (first["http"] - first["engine"]),
+        "ttft_more_ms": 1e3 * more_s,
     }
 
 
@@ -140,7 +148,7 @@ def main() -> int:
     parser.add_argument("config", type=Path, metavar="CONFIG")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 16], metavar="N")
     parser.add_argument("--max-tokens", type=int, default=128, metavar="N")
-    parser.add_argument("--rounds", type=int, default=4, metavar="N")
+    parser.add_argument("--rounds", type=int, default=10, metavar="N")
     arguments = parser.parse_args()
     config = load_config(arguments.config)
     tokenizer = load_tokenizer(resolve_model(config.model.path)).tokenizer

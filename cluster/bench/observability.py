@@ -16,21 +16,18 @@ import asyncio
 import functools
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import httpx
-import yaml
 
 from cluster.bench.paired_runs import add_arguments, plan_of, print_pairs, read_prompts, run_pairs
 from cluster.bench.raw_client import stream_completion
-from cluster.bench.server import free_port, running_server
-from cluster.config import load_config
+from cluster.bench.server import free_port, server_of
+from cluster.config import Config, config_of, load_config
 
 SCRAPE_S = 5.0
 OFF: dict[str, Any] = {"logs": {"level": "error"}, "tracing": {"endpoint": None}}
@@ -44,58 +41,80 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_arguments(parser, (1, 16))
     arguments = parser.parse_args(argv)
-    prompts = read_prompts(load_config(arguments.config), arguments.prompts)
+    config = load_config(arguments.config)
+    prompts = read_prompts(config, arguments.prompts)
     with ExitStack() as resources:
-        folder = Path(resources.enter_context(tempfile.TemporaryDirectory()))
         collector = resources.enter_context(_running_collector())
-        watched = {
+        on = {
             "logs": {"level": "info", "format": "json"},
             "tracing": {"endpoint": collector, "sample": 1.0},
         }
         urls = {
-            name: resources.enter_context(
-                running_server(_changed(arguments.config, more, folder, name), folder / f"{name}.log")
-            )
-            for name, more in (("off", OFF), ("on", watched))
+            name: resources.enter_context(server_of(_changed(config, more)))
+            for name, more in (("off", OFF), ("on", on))
         }
-        resources.enter_context(_scraping(urls["on"]))
+        scraper = resources.enter_context(_scraping(urls["on"]))
         arms = {
             name: functools.partial(stream_completion, url, more={"return_token_ids": True})
             for name, url in urls.items()
         }
         found = asyncio.run(run_pairs(prompts, arms, plan_of(arguments)))
+    print(f"metrics were scraped {scraper.num_scrapes} times")
     print_pairs(found)
+    if scraper.failure is not None:
+        print(f"the scraper failed: {scraper.failure}", file=sys.stderr)
+        return 1
     return 0
 
 
-def _changed(config: Path, more: dict[str, Any], folder: Path, name: str) -> Path:
-    """A copy of a configuration file with some sections replaced."""
-    content = yaml.safe_load(config.read_text()) | more
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
+def _changed(config: Config, more: dict[str, Any]) -> Config:
+    """The configuration with some sections replaced."""
+    return config_of(config.model_dump(mode="json") | more)
+
+
+class _Scraper(threading.Thread):
+    """Reads the metrics of all processes of a server again and again, as Prometheus would.
+
+    Attributes:
+        num_scrapes: of all processes.
+        failure: why it stopped before it was told to; None if it did not.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self.num_scrapes = 0
+        self.failure: httpx.HTTPError | None = None
+        self._url = url
+        self._is_over = threading.Event()
+
+    def run(self) -> None:
+        with httpx.Client(timeout=SCRAPE_S) as client:
+            try:
+                while not self._is_over.wait(SCRAPE_S):
+                    self._scrape(client)
+            except httpx.HTTPError as error:
+                self.failure = error
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self.join()
+
+    def _scrape(self, client: httpx.Client) -> None:
+        for group in client.get(f"{self._url}/metrics/targets").raise_for_status().json():
+            path = group["labels"].get("__metrics_path__", "/metrics")
+            for address in group["targets"]:
+                client.get(f"http://{address}{path}").raise_for_status()
+        self.num_scrapes += 1
 
 
 @contextmanager
-def _scraping(url: str) -> Iterator[None]:
-    """Read the metrics of all processes of a server again and again, as Prometheus would."""
-    is_over = threading.Event()
-
-    def scrape() -> None:
-        with httpx.Client(timeout=SCRAPE_S) as client:
-            while not is_over.wait(SCRAPE_S):
-                groups = client.get(f"{url}/metrics/targets").json()
-                addresses = [address for group in groups for address in group["targets"]]
-                for address in addresses:
-                    client.get(f"http://{address}/metrics").raise_for_status()
-
-    thread = threading.Thread(target=scrape)
-    thread.start()
+def _scraping(url: str) -> Iterator[_Scraper]:
+    scraper = _Scraper(url)
+    scraper.start()
     try:
-        yield
+        yield scraper
     finally:
-        is_over.set()
-        thread.join()
+        scraper.stop()
 
 
 @contextmanager

@@ -14,16 +14,13 @@ import argparse
 import asyncio
 import json
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cluster.bench.modes import PLAIN, ModeResult, Workload, run_alone
 from cluster.bench.prompts import SAMPLE, load_prompts
-from cluster.bench.server import running_server
+from cluster.bench.server import server_of
 from cluster.config import Config, config_of, load_config
 
 KINDS = ("cpu", "nvme")
@@ -59,11 +56,8 @@ def modes_for(nodes: Sequence[int]) -> dict[str, dict[str, Any]]:
 
 def measure(config: Config, workload: Workload, modes: Mapping[str, Any]) -> dict[str, ModeResult]:
     """Every prompt in every mode by a server of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "config.yaml"
-        file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
-        with running_server(file, Path(folder) / "server.log") as url:
-            return asyncio.run(run_alone(url, workload, modes))
+    with server_of(config) as url:
+        return asyncio.run(run_alone(url, workload, modes))
 
 
 def summarise(results: Mapping[str, ModeResult]) -> dict[str, dict[str, float | None]]:

@@ -71,6 +71,10 @@ class Pairs:
     runs: list[Mapping[str, Run]] = field(default_factory=list)
 
     @property
+    def arms(self) -> tuple[str, str]:
+        return self.base, self.other
+
+    @property
     def ratios(self) -> list[float]:
         return [run[self.other].tokens_per_s / run[self.base].tokens_per_s for run in self.runs]
 
@@ -86,7 +90,7 @@ class Pairs:
             "high": high,
             **{
                 f"{arm}_tokens_per_s": statistics.median(r[arm].tokens_per_s for r in self.runs)
-                for arm in (self.base, self.other)
+                for arm in self.arms
             },
             "tokens_per_step": sum(answer.num_tokens - 1 for answer in answers)
             / max(1, sum(answer.num_llm_steps for answer in answers)),
@@ -154,7 +158,8 @@ async def run_arm(
 
 async def run_pairs(prompts: Sequence[Prompt], arms: Arms, plan: Plan) -> dict[int, Pairs]:
     """Every pair of every batch size, by batch size; one of each before, which is not counted."""
-    found = {batch: Pairs(*arms) for batch in plan.batches}
+    base, other = arms
+    found = {batch: Pairs(base, other) for batch in plan.batches}
     supply = cycle(prompts)
     for number in range(-1, plan.num_pairs):
         for batch in plan.batches:
@@ -194,7 +199,7 @@ def read_prompts(config: Config, path: Path) -> list[Prompt]:
 def print_pairs(found: Mapping[int, Pairs]) -> None:
     """A table with a line for each batch size, then everything as one JSON line."""
     report = {batch: pairs.summary() for batch, pairs in found.items()}
-    arms = [name for name in next(iter(report.values())) if name.endswith("_tokens_per_s")]
+    arms = {f"{arm}_tokens_per_s": None for pairs in found.values() for arm in pairs.arms}
     columns = (*arms, "ratio", "low", "high", "tokens_per_step")
     print(f"{'batch':>6}" + "".join(f"{column:>24}" for column in columns))
     for batch, figures in report.items():

@@ -6,14 +6,17 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import yaml
 
 from actors.errors import PeerUnavailable
+from cluster.config import Config
 
 START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 60.0
@@ -52,6 +55,16 @@ def running_server(config: Path, log: Path) -> Iterator[str]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+@contextmanager
+def server_of(config: Config) -> Iterator[str]:
+    """As `running_server`, for a configuration that stands in no file."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.yaml"
+        file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+        with running_server(file, Path(folder) / "server.log") as url:
+            yield url
 
 
 def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

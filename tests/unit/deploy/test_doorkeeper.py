@@ -8,8 +8,9 @@ import pytest
 from http_fakes import assert_error
 
 from actors.errors import ConfigError
+from deploy import doorkeeper
 from deploy.api_keys import ApiKeys, read_keys
-from deploy.doorkeeper import Door
+from deploy.doorkeeper import Door, Doorkeeper
 
 HELLO = {"prompt": "Hello", "max_tokens": 3}
 KEYS = ("first-key-of-a-test", "second-key-of-a-test")
@@ -49,6 +50,23 @@ async def test_without_a_key_nobody_comes_in(serve, caplog, headers):
     for path in ("/health", "/metrics"):
         assert (await served.http.get(path, headers=headers)).status_code == 200
     assert not any(key in caplog.text for key in KEYS)
+
+
+async def test_a_stranger_whose_body_does_not_come_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(doorkeeper, "STRANGER_BODY_S", 0.0)
+    app = Doorkeeper(None, Door(ApiKeys(KEYS)))
+    sent = []
+
+    async def receive():
+        await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+    await app(scope, receive, send)
+    assert sent[0]["status"] == 401
+    assert [message.get("more_body", False) for message in sent[1:]] == [True, False]
 
 
 @pytest.mark.parametrize("key", KEYS)
