@@ -120,6 +120,7 @@ def _measured(
     """What a module of `cluster.bench` prints when it is run on the configuration's LLM."""
     command = [sys.executable, "-m", f"cluster.bench.{name}", str(resolve_model(config.model.path))]
     command += [*options, "--dtype", config.model.dtype, "--context", str(arguments.context)]
+    command += ["--quantization", config.llm.quantization]
     if arguments.rounds is not None:
         command += ["--rounds", str(arguments.rounds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -75,11 +75,15 @@ def test_the_model_that_is_here_is_looked_at(
     )
     (tmp_path / "model.safetensors").touch()
     path = tmp_path / "config.yaml"
-    path.write_text(f"{{model: {{path: {tmp_path}}}, scheduler: {{kv_memory_bytes: 10}}}}")
+    path.write_text(
+        f"{{model: {{path: {tmp_path}}}, scheduler: {{kv_memory_bytes: 10}}, "
+        "llm: {quantization: int8}}"
+    )
     assert cli.main([command, str(path)]) == 2
-    tokenizer, memory = capsys.readouterr().err.splitlines()
+    tokenizer, memory, weights = capsys.readouterr().err.splitlines()
     assert "model.path: " in tokenizer and "tokenizer" in tokenizer
     assert "scheduler.kv_memory_bytes: 10 bytes do not hold" in memory
+    assert "llm.quantization: its config.json cannot be used" in weights
 
 
 def test_validate_fetches_no_model(tmp_path: Path) -> None:

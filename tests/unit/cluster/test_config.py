@@ -119,6 +119,7 @@ def test_values_of_another_type_are_refused(text: str, path: str) -> None:
         ("llm: {offload: cpu, tensor_parallel: 3}", "llm.offload"),
         ("llm: {offload: cpu, offload_dir: /tmp}", "llm.offload_dir"),
         ("llm: {offload: nvme, quantization: int8}", "llm.quantization"),
+        ("llm: {quantization: int4}", "llm.quantization"),
         ("api: {replicas: 2}", "api.replicas"),
     ],
 )
