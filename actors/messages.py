@@ -189,6 +189,10 @@ class LLMDescription:
     """Seconds that it took to load them."""
     peak_memory_bytes: int = 0
     """What the rank's process had resident at most by then."""
+    held_bytes: int = 0
+    """What the parameters that this rank holds take."""
+    quantization: str = "none"
+    """Of the weights: `none` or `int8`."""
 
     @property
     def max_request_tokens(self) -> int:

@@ -3,7 +3,8 @@
 Everything that has to be equal on both sides stands here once: message sizes, keepalive, health
 and reflection, and the one mapping between our errors and gRPC's status codes. Servers listen on
 loopback unless told otherwise; channels ignore HTTP proxies of the environment. With TLS (see
-`actors.tls`) both sides show certificates.
+`actors.tls`) both sides show certificates; a server looks at its files again for each new
+connection, and a client for each channel, so that renewed ones are taken up without a restart.
 
 A stream has no deadline of its own: keepalive notices a dead peer, and whoever waits for an answer
 on a stream bounds that wait.
@@ -11,6 +12,7 @@ on a stream bounds that wait.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
@@ -27,7 +29,9 @@ from actors.errors import (
     StaleEpoch,
     UnavailableError,
 )
-from actors.tls import PEER_NAME, TlsFiles
+from actors.tls import PEER_NAME, PemFiles, TlsFiles
+
+logger = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -124,9 +128,10 @@ def open_channel(address: str, tls: TlsFiles | None = None) -> grpc.aio.Channel:
     if tls is None:
         return grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
     try:
-        credentials = tls.channel_credentials()
+        files = tls.read()
     except UnavailableError as error:
         raise PeerUnavailable(f"{address}: {error}") from error
+    credentials = grpc.ssl_channel_credentials(files.ca, files.key, files.cert)
     options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", PEER_NAME))
     return grpc.aio.secure_channel(address, credentials, options)
 
@@ -150,6 +155,31 @@ async def call(
         return await method(request, timeout=timeout_s, wait_for_ready=wait_for_ready)
     except grpc.aio.AioRpcError as failure:
         raise peer_error(failure, peer) from failure
+
+
+def _server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
+    """What a server listens with. Raises UnavailableError: a file cannot be read."""
+    served = tls.read()
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal served
+        try:
+            found = tls.read()
+        except UnavailableError as error:
+            logger.warning("the certificate stays as it was: %s", error)
+            return None
+        if found == served:
+            return None
+        served = found
+        return _configuration(found)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(served), renewed, require_client_authentication=True
+    )
+
+
+def _configuration(files: PemFiles) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(files.key, files.cert)], files.ca)
 
 
 class Server:
@@ -200,7 +230,7 @@ class Server:
         self._threads.shutdown(wait=False)
 
     def _bind(self, host: str, ports: Iterable[int]) -> str:
-        credentials = None if self._tls is None else self._tls.server_credentials()
+        credentials = None if self._tls is None else _server_credentials(self._tls)
         for port in ports:
             try:
                 if credentials is None:

@@ -1,25 +1,20 @@
 """TLS on both sides of the gRPC between manager and actors, from files on each machine.
 
 Each side shows a certificate and takes the other's if the same authority has signed it; a server's
-must be for `PEER_NAME`, since actors come and go under changing addresses. A server looks at its
-files again for each new connection, and a client for each channel that it opens, so that renewed
-certificates are taken up without a restart.
+must be for `PEER_NAME`, since actors come and go under changing addresses. What gRPC makes of the
+files stands in `actors.rpc`.
 """
 
 from __future__ import annotations
 
-import logging
 import ssl
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
-import grpc
 from pydantic import BaseModel, ConfigDict, Field
 
 from actors.errors import UnavailableError
-
-logger = logging.getLogger(__name__)
 
 FileName = Annotated[str, Field(min_length=1)]
 
@@ -42,31 +37,6 @@ class TlsFiles(BaseModel):
     ca: FileName
     cert: FileName
     key: FileName
-
-    def channel_credentials(self) -> grpc.ChannelCredentials:
-        """What a client opens a channel with. Raises UnavailableError: a file cannot be read."""
-        ca, key, cert = self._read()
-        return grpc.ssl_channel_credentials(ca, key, cert)
-
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """What a server listens with. Raises UnavailableError: a file cannot be read."""
-        served = self._read()
-
-        def renewed() -> grpc.ServerCertificateConfiguration | None:
-            nonlocal served
-            try:
-                found = self._read()
-            except UnavailableError as error:
-                logger.warning("the certificate stays as it was: %s", error)
-                return None
-            if found == served:
-                return None
-            served = found
-            return _configuration(found)
-
-        return grpc.dynamic_ssl_server_credentials(
-            _configuration(served), renewed, require_client_authentication=True
-        )
 
     def check(self) -> None:
         """Shake hands with oneself, as manager and actors will.
@@ -107,8 +77,17 @@ class TlsFiles(BaseModel):
             ends += [certificate.not_valid_after_utc for certificate in found]
         return min(ends)
 
-    def _read(self) -> tuple[bytes, bytes, bytes]:
-        return _read(self.ca), _read(self.key), _read(self.cert)
+    def read(self) -> PemFiles:
+        """Raises UnavailableError: a file cannot be read."""
+        return PemFiles(_read(self.ca), _read(self.cert), _read(self.key))
+
+
+class PemFiles(NamedTuple):
+    """The content of the files."""
+
+    ca: bytes
+    cert: bytes
+    key: bytes
 
 
 def _refuse_passphrase() -> str:
@@ -128,11 +107,6 @@ def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
             side.do_handshake()
         except ssl.SSLWantReadError:
             waiting.append(side)
-
-
-def _configuration(files: tuple[bytes, bytes, bytes]) -> grpc.ServerCertificateConfiguration:
-    ca, key, cert = files
-    return grpc.ssl_server_certificate_configuration([(key, cert)], ca)
 
 
 def _read(path: str) -> bytes:

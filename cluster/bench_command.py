@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.errors import InputError, PeerError
+from actors.request_manager.drafter_names import LEARNERS
 from actors.request_manager.drafters import GRAMMAR
 from cluster.bench import tables
 from cluster.bench.acceptance import acceptance_of
@@ -30,6 +31,11 @@ from cluster.config import Config, load_config
 from cluster.models import resolve_draft_model, resolve_model
 
 Report = dict[str, Any]
+
+LEARNT = (
+    "{} learn from every mode that asks them, and find the same prompts answered when the next "
+    "one asks; cluster.bench.drafters keeps them apart"
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -97,6 +103,8 @@ def _modes(config: Config, arguments: argparse.Namespace) -> Report:
             workload = Workload(prompts, arguments.max_tokens, temperature, repeats)
             results = asyncio.run(run_alone(url, workload, modes))
             report = _mode_report(results) | {"temperature": temperature, "num_seeds": repeats}
+            if learners := sorted(LEARNERS.intersection(config.speculation.drafters)):
+                report["findings"].append(LEARNT.format(" and ".join(learners)))
             if arguments.streams:
                 together = asyncio.run(run_together(url, workload, modes, arguments.streams))
                 report["num_streams"] = arguments.streams
@@ -120,6 +128,7 @@ def _measured(
     """What a module of `cluster.bench` prints when it is run on the configuration's LLM."""
     command = [sys.executable, "-m", f"cluster.bench.{name}", str(resolve_model(config.model.path))]
     command += [*options, "--dtype", config.model.dtype, "--context", str(arguments.context)]
+    command += ["--quantization", config.llm.quantization]
     if arguments.rounds is not None:
         command += ["--rounds", str(arguments.rounds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -234,7 +234,7 @@ async def _drafters(
     deadline_s = config.speculation.draft_deadline_ms / 1e3
     for name in config.speculation.drafters:
         if name != SSM:
-            drafters.append(ObservedDrafter(DRAFTERS[name](*language), metrics))
+            drafters.append(ObservedDrafter(DRAFTERS[name](config.speculation, *language), metrics))
             continue
         for index, (part, actors), (address,) in zip(
             config.ssm_indexes, ssms.items(), addresses, strict=True

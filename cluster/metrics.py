@@ -225,6 +225,9 @@ class Metrics:
         self._held = make.gauges(
             "treeserve_rank_parameters", "Parameters that a rank of the LLM holds.", "rank"
         )
+        self._held_bytes = make.gauges(
+            "treeserve_rank_weight_bytes", "What they take, quantised if they are.", "rank"
+        )
         self._load = make.gauges(
             "treeserve_rank_load_seconds", "What a rank took to load them.", "rank"
         )
@@ -242,6 +245,7 @@ class Metrics:
         """All metrics in Prometheus' text format 0.0.4."""
         for number, rank in enumerate(self._ranks()):
             self._held(str(number)).set(rank.num_held_parameters)
+            self._held_bytes(str(number)).set(rank.held_bytes)
             self._load(str(number)).set(rank.load_s)
             self._peak(str(number)).set(rank.peak_memory_bytes)
         return generate_latest(self._registry).decode()

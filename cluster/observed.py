@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from actors.drafts import DraftModelDescription, DraftReply, DraftRequest
 from actors.llm.actor import Rank
 from actors.messages import LLMDescription, StepMessage, StepReply
-from actors.request_manager.ports import Clock, Draft, Drafter, DraftTask
+from actors.request_manager.ports import Clock, Draft, Drafter, DraftTask, Learner, StepDraws
 from actors.ssm.actor import Drafting
 from cluster.metric_maker import MetricMaker
 from cluster.metrics import STEP_BUCKETS_S, Metrics
@@ -151,6 +151,10 @@ class ObservedDrafter:
                 asked = {task.request_id for task in tasks}
                 self._on_call(DraftCall(self.name, outcome, begun_s, ended_s, asked))
         return drafts
+
+    def observe(self, steps: Sequence[StepDraws]) -> None:
+        if isinstance(self._drafter, Learner):
+            self._drafter.observe(steps)
 
     def forget(self, request_id: int) -> None:
         self._drafter.forget(request_id)

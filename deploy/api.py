@@ -261,6 +261,7 @@ def _add_model_routes(app: FastAPI, backend: Backend, created: int) -> None:
         "owned_by": "treeserve",
         "max_model_len": described.max_context_tokens,
         "batch_invariant": described.batch_invariant,
+        "quantization": described.quantization,
         **({} if described.note is None else {"note": described.note}),
     }
 

@@ -88,6 +88,7 @@ class RequestManager:
             vocab_size=description.vocab_size,
             weights_hash=description.weights_hash,
             dtype=description.dtype,
+            quantization=description.quantization,
             drafters=config.askable_drafters,
             verifications=tuple(Rule),
             max_tree_nodes=config.speculation.max_tree_nodes,

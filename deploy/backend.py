@@ -27,6 +27,7 @@ class BackendDescription:
         max_context_tokens: most tokens of prompt and output together.
         vocab_size: rows of the model's head; ids from 0 up to it can be sent and drawn.
         weights_hash, dtype: of the weights served, for `system_fingerprint`.
+        quantization: of the weights, `none` or `int8`; told by `/v1/models`.
         drafters, verifications: names that a request may ask for.
         max_tree_nodes: most draft nodes of a step that a request may ask for.
         max_places: most requests that run or wait at one time.
@@ -41,6 +42,7 @@ class BackendDescription:
     vocab_size: int
     weights_hash: str = ""
     dtype: str = ""
+    quantization: str = "none"
     drafters: tuple[str, ...] = ()
     verifications: tuple[str, ...] = ("coupled",)
     max_tree_nodes: int = 1023
@@ -57,7 +59,7 @@ class BackendDescription:
     @cached_property
     def fingerprint(self) -> str:
         """Changes when the same seed may no longer give the same text."""
-        source = "\0".join((self.model_name, self.weights_hash, self.dtype))
+        source = "\0".join((self.model_name, self.weights_hash, self.dtype, self.quantization))
         return "fp_" + hashlib.blake2b(source.encode(), digest_size=6).hexdigest()
 
 

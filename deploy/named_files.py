@@ -44,6 +44,8 @@ def check_files(config: Config, folder: Path | None = None) -> Path | None:
     if model is not None:
         tried("model.path", load_vocabulary, model)
         tried("scheduler.kv_memory_bytes", check_kv_memory, config, model)
+        if config.llm.quantization != "none":
+            tried("llm.quantization", _check_quantizable, config, model)
     for index, ssm in enumerate(config.ssms):
         tried(f"ssms.{index}.path", resolve_draft_model, ssm.path)
     if (keys := config.api.api_keys_file) is not None:
@@ -53,3 +55,10 @@ def check_files(config: Config, folder: Path | None = None) -> Path | None:
     if problems:
         raise ConfigError(problems)
     return model
+
+
+def _check_quantizable(config: Config, folder: Path) -> None:
+    """Raises ModelError."""
+    from actors.llm.quantization import check_model  # imported late: it needs torch
+
+    check_model(folder, config.model.dtype, config.llm.tensor_parallel)

@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, FiniteFloat, Tag
 
+from actors.request_manager.drafter_names import SSM
+from actors.request_manager.drafters import DRAFTERS
 from actors.request_manager.generation import (
     MAX_LOGPROBS,
     MAX_STOP_STRING_BYTES,
@@ -71,13 +73,20 @@ class StreamOptions(Strict):
     include_obfuscation: Literal[False] | None = None
 
 
+_DRAFTERS = (
+    "Names of those that may be asked, of the ones that the server runs: "
+    f"{', '.join(sorted([*DRAFTERS, SSM]))}. Those that learn from answers learn nothing from a "
+    "request that leaves them out."
+)
+
+
 class Speculation(Strict):
     """A request's wishes; none of them changes the text."""
 
     enabled: bool | None = None
     max_nodes: int | None = None
     """Draft nodes in each step at most; 0 for none."""
-    drafters: Texts | None = None
+    drafters: Annotated[Texts | None, Field(description=_DRAFTERS)] = None
     verification: str | None = None
 
 

@@ -14,7 +14,10 @@ from importlib import resources
 from fastapi import FastAPI
 from starlette.responses import Response
 
-SCRIPTS = ("common.js", "request.js", "tree.js", "steps.js", "answer.js", "figures.js", "page.js")
+SCRIPTS = (
+    *("common.js", "request.js", "tree.js", "bars.js", "steps.js", "answer.js", "figures.js"),
+    "page.js",
+)
 """In the order in which they stand in the page."""
 
 

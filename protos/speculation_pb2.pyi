@@ -22,7 +22,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class LLMDescription(_message.Message):
-    __slots__ = ("model_id", "vocab_size", "max_context_tokens", "num_kv_blocks", "kv_block_tokens", "num_parameters", "weights_hash", "dtype", "device", "backend", "batch_invariant", "max_nodes_per_row", "num_held_parameters", "load_s", "peak_memory_bytes")
+    __slots__ = ("model_id", "vocab_size", "max_context_tokens", "num_kv_blocks", "kv_block_tokens", "num_parameters", "weights_hash", "dtype", "device", "backend", "batch_invariant", "max_nodes_per_row", "num_held_parameters", "load_s", "peak_memory_bytes", "held_bytes", "quantization")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,8 @@ class LLMDescription(_message.Message):
     NUM_HELD_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     LOAD_S_FIELD_NUMBER: _ClassVar[int]
     PEAK_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     vocab_size: int
     max_context_tokens: int
@@ -53,7 +55,9 @@ class LLMDescription(_message.Message):
     num_held_parameters: int
     load_s: float
     peak_memory_bytes: int
-    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., num_kv_blocks: _Optional[int] = ..., kv_block_tokens: _Optional[int] = ..., num_parameters: _Optional[int] = ..., weights_hash: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., backend: _Optional[str] = ..., batch_invariant: _Optional[bool] = ..., max_nodes_per_row: _Optional[int] = ..., num_held_parameters: _Optional[int] = ..., load_s: _Optional[float] = ..., peak_memory_bytes: _Optional[int] = ...) -> None: ...
+    held_bytes: int
+    quantization: str
+    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., num_kv_blocks: _Optional[int] = ..., kv_block_tokens: _Optional[int] = ..., num_parameters: _Optional[int] = ..., weights_hash: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., backend: _Optional[str] = ..., batch_invariant: _Optional[bool] = ..., max_nodes_per_row: _Optional[int] = ..., num_held_parameters: _Optional[int] = ..., load_s: _Optional[float] = ..., peak_memory_bytes: _Optional[int] = ..., held_bytes: _Optional[int] = ..., quantization: _Optional[str] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "min_p", "min_tokens", "seed", "repetition_penalty", "frequency_penalty", "presence_penalty", "bias_ids", "biases")

@@ -41,21 +41,30 @@ class Weights:
     """Of a linear layer y = x W^T + b.
 
     Attributes:
-        matrix: W, [out, in].
+        matrix: W, [out, in]; int8 from -127 to 127 if it is quantised.
         bias: [out] or None.
+        scales: [out], by which the rows of a quantised matrix are multiplied to have W; None where
+            `matrix` is W.
     """
 
     matrix: Tensor
     bias: Tensor | None = None
+    scales: Tensor | None = None
 
     @classmethod
     def joined(cls, *parts: Weights) -> Weights:
-        """Several layers that take the same rows as one; all of them have a bias, or none."""
+        """Several layers that take the same rows as one, none of them quantised; all of them have a
+        bias, or none."""
         if len(parts) == 1:
             return parts[0]
         biases = [part.bias for part in parts if part.bias is not None]
         matrix = torch.cat([part.matrix for part in parts])
         return cls(matrix, torch.cat(biases) if biases else None)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the x that they are multiplied with."""
+        return self.matrix.dtype if self.scales is None else self.scales.dtype
 
 
 @dataclass(frozen=True)

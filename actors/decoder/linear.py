@@ -19,6 +19,9 @@ _ops = torch.ops.mkldnn
 _BATCH_HINT = 16
 """Rows to pack for; on the CPUs measured it made no difference from 1 to 64."""
 
+_EXPANDED_SIZE = 1 << 24
+"""Weights that are expanded at once."""
+
 
 def can_pack(weight: Tensor) -> bool:
     """True if oneDNN has kernels for this weight on this machine."""
@@ -30,6 +33,17 @@ def can_pack(weight: Tensor) -> bool:
     if weight.dtype == torch.float16:
         return bool(_ops._is_mkldnn_fp16_supported())
     return weight.dtype == torch.float32
+
+
+class Product(Protocol):
+    """[N, in] rows to [N, out]."""
+
+    def __call__(self, rows: Tensor) -> Tensor: ...
+
+
+def linear(weights: Weights) -> Product:
+    """A linear layer whose outputs are of the type of its rows."""
+    return Linear(weights) if weights.scales is None else _Rounded(precise_product(weights))
 
 
 class Linear:
@@ -53,21 +67,27 @@ class Linear:
         return F.linear(rows, self._matrix, self._bias)
 
 
-class Product(Protocol):
-    """[N, in] rows to [N, out], float32 at least."""
+class _Rounded:
+    """A product with its outputs rounded to the type of its rows."""
 
-    def __call__(self, rows: Tensor) -> Tensor: ...
+    def __init__(self, product: Product) -> None:
+        self._product = product
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return self._product(rows).to(rows.dtype)
 
 
 def precise_product(weights: Weights) -> Product:
-    """The product with a matrix, with sums that are not rounded to the type of its elements.
+    """The product with a matrix, float32 at least: its sums are not rounded to the rows' type.
 
     In bfloat16 large logits lie so far apart that many tie; so heads are computed like this.
     """
     matrix = weights.matrix
-    kernels = native_products(matrix.dtype, matrix.device)
+    kernels = native_products(weights.dtype, matrix.device)
     if kernels is not None and matrix.shape[1] % 2 == 0:
         return NativeProduct(kernels, weights)
+    if weights.scales is not None:
+        return Int8Product(matrix, weights.scales, weights.bias)
     if matrix.device.type == "cpu":
         return _WideProduct(weights)
     return _MixedProduct(weights)
@@ -78,7 +98,7 @@ class NativeProduct:
 
     def __init__(self, kernels: Kernels, weights: Weights) -> None:
         self._kernels = kernels
-        self._matrix = PackedMatrix(weights.matrix, weights.bias)
+        self._matrix = PackedMatrix(weights)
 
     def __call__(self, rows: Tensor) -> Tensor:
         return self._kernels.product(rows, self._matrix)
@@ -101,13 +121,42 @@ class _MixedProduct:
     """With products that take one type and return another, where a device has them."""
 
     def __init__(self, weights: Weights) -> None:
-        self._exact = torch.promote_types(weights.matrix.dtype, torch.float32)
         self._matrix = weights.matrix.detach()
-        self._bias = None if weights.bias is None else weights.bias.detach().to(self._exact)
+        exact = torch.promote_types(self._matrix.dtype, torch.float32)
+        self._bias = None if weights.bias is None else weights.bias.detach().to(exact)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        product = torch.mm(_paired(rows), self._matrix.t(), out_dtype=self._exact)[: len(rows)]
+        product = _wide_product(_paired(rows), self._matrix)[: len(rows)]
         return product if self._bias is None else product.add_(self._bias)
+
+
+class Int8Product:
+    """With torch's operations for a quantised matrix: its kernel for int8 on CPUs; elsewhere slices
+    of the matrix are expanded, one after another, to the type of the rows."""
+
+    def __init__(self, matrix: Tensor, scales: Tensor, bias: Tensor | None) -> None:
+        self._matrix, self._scales = matrix, scales.float()
+        self._bias = None if bias is None else bias.detach().float()
+        self._slice = max(1, _EXPANDED_SIZE // matrix.shape[1])
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        if rows.device.type == "cpu":
+            product = torch._weight_int8pack_mm(rows.float(), self._matrix, self._scales)
+        else:
+            product = self._expanded(_paired(rows))[: len(rows)].mul_(self._scales)
+        return product if self._bias is None else product.add_(self._bias)
+
+    def _expanded(self, rows: Tensor) -> Tensor:
+        """[N, out] before the scales."""
+        firsts = range(0, len(self._matrix), self._slice)
+        parts = (self._matrix[first : first + self._slice].to(rows.dtype) for first in firsts)
+        return torch.cat([_wide_product(rows, part) for part in parts], 1)
+
+
+def _wide_product(rows: Tensor, matrix: Tensor) -> Tensor:
+    """x W^T, float32 at least, on a device that takes one type and returns another."""
+    exact = torch.promote_types(matrix.dtype, torch.float32)
+    return torch.mm(rows, matrix.t(), out_dtype=exact)
 
 
 def _paired(rows: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from actors.decoder.batch import StepBatch
 from actors.decoder.kv_cache import KVCache
 from actors.decoder.layer_weights import DecoderShape, LayerRules, LayerWeights, Rotary
-from actors.decoder.linear import Linear
+from actors.decoder.linear import Product, linear
 from actors.decoder.tree_attention import attend, stable_products
 
 Total = Callable[[Tensor], Tensor]
@@ -22,12 +22,12 @@ Total = Callable[[Tensor], Tensor]
 @dataclass(frozen=True)
 class _Layer:
     input_norm: Tensor
-    qkv: Linear
+    qkv: Product
     rules: LayerRules
-    out: Linear
+    out: Product
     post_norm: Tensor
-    gate_up: Linear
-    down: Linear
+    gate_up: Product
+    down: Product
 
 
 class TorchDecoder:
@@ -55,12 +55,12 @@ class TorchDecoder:
         self._layers.append(
             _Layer(
                 weights.input_norm,
-                Linear(weights.qkv),
+                linear(weights.qkv),
                 weights.rules,
-                Linear(weights.out),
+                linear(weights.out),
                 weights.post_norm,
-                Linear(weights.gate_up),
-                Linear(weights.down),
+                linear(weights.gate_up),
+                linear(weights.down),
             )
         )
 

@@ -1,6 +1,7 @@
 """The `llm` section of the configuration.
 
-What is not built yet is refused by validation, so that no key is silently without effect.
+What is not built yet, or not together, is refused by validation, so that no key is silently without
+effect.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+Quantization = Literal["none", "int8"]
 
 
 class LLMConfig(BaseModel):
@@ -21,7 +24,7 @@ class LLMConfig(BaseModel):
         offload: where weights are streamed from in every pass, if they do not fit the device: `cpu`
             for host memory, `nvme` for files; `none` leaves them on the device.
         offload_dir: folder for the files of `nvme`; None is one in TreeServe's cache.
-        quantization: of the weights; only `none` is built.
+        quantization: of the weights of layers and head: `int8`, or `none` for as they are stored.
         start_timeout_s: an actor that takes longer to load and answer is given up.
         step_timeout_s: a step that takes longer counts as lost.
         trace_file: where the manager writes a timeline of its first steps, in Chrome's trace
@@ -38,7 +41,7 @@ class LLMConfig(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     offload: Literal["none", "cpu", "nvme"] = "none"
     offload_dir: Annotated[str, Field(min_length=1)] | None = None
-    quantization: Literal["none"] = "none"
+    quantization: Quantization = "none"
     start_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
     step_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
     trace_file: Annotated[str, Field(min_length=1)] | None = None
@@ -67,9 +70,11 @@ class LLMConfig(BaseModel):
             raise ValueError("only with llm.offload: nvme are there files")
         return value
 
-    @field_validator("quantization", mode="before")
+    @field_validator("quantization")
     @classmethod
-    def _not_built(cls, value: object) -> object:
-        if value != "none":
-            raise ValueError("only 'none' is built")
+    def _not_streamed(cls, value: str, info: ValidationInfo) -> str:
+        if value != "none" and info.data.get("offload", "none") != "none":
+            raise ValueError(
+                "streamed weights are not quantised: with llm.offload only 'none' works"
+            )
         return value

@@ -8,6 +8,7 @@ order. No attention, norms or activations; so no step with these kernels can be 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from actors.decoder.layer_weights import Weights
 from actors.decoder.linear import precise_product
+from actors.llm.fused_llama import as_they_are
 
 _FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Products that take the same rows and run as one."""
@@ -26,13 +28,19 @@ class Floor:
 
     Args:
         path: the model's folder; only its configuration is read.
-        dtype: of the weights.
+        dtype: of the rows, and of the weights but for what is made of them.
+        prepare: what is made of the weights of each product.
     """
 
-    def __init__(self, path: Path, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        path: Path,
+        dtype: torch.dtype,
+        prepare: Callable[[Weights], Weights] = as_they_are,
+    ) -> None:
         shapes = weight_shapes(path)
         self._products = [
-            precise_product(Weights(torch.randn(shape).to(dtype))) for shape in shapes
+            precise_product(prepare(Weights(torch.randn(shape).to(dtype)))) for shape in shapes
         ]
         self._widths = [in_features for _, in_features in shapes]
         self._dtype = dtype

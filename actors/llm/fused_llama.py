@@ -9,6 +9,7 @@ Knows nothing of requests, trees or parallelism; CPU and CUDA alike.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,6 +25,11 @@ Foreign = Any
 """Objects of transformers, which is not typed."""
 
 MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+
+
+def as_they_are(weights: Weights) -> Weights:
+    """Weights that need no preparation."""
+    return weights
 
 
 class FusedLlama:
@@ -68,23 +74,29 @@ def decoder_shape(config: Foreign, layer: Foreign, num_layers: int) -> DecoderSh
     return DecoderShape(heads, kv_shape, config.hidden_size, intermediate, config.rms_norm_eps)
 
 
-def take_layer(layer: Foreign, config: Foreign) -> LayerWeights:
-    """The weights of a transformers layer, or of one rank's part of it."""
+def take_layer(
+    layer: Foreign, config: Foreign, prepare: Callable[[Weights], Weights] = as_they_are
+) -> LayerWeights:
+    """The weights of a transformers layer, or of one rank's part of it.
+
+    Args:
+        prepare: what is made of those of each product.
+    """
     attention, mlp = layer.self_attn, layer.mlp
     query_norm = getattr(attention, "q_norm", None)
     key_norm = getattr(attention, "k_norm", None)
     return LayerWeights(
         input_norm=layer.input_layernorm.weight.detach(),
-        qkv=weights_of(attention.q_proj, attention.k_proj, attention.v_proj),
+        qkv=prepare(weights_of(attention.q_proj, attention.k_proj, attention.v_proj)),
         rules=LayerRules(
             None if query_norm is None else query_norm.weight.detach(),
             None if key_norm is None else key_norm.weight.detach(),
             _window(attention, config),
         ),
-        out=weights_of(attention.o_proj),
+        out=prepare(weights_of(attention.o_proj)),
         post_norm=layer.post_attention_layernorm.weight.detach(),
-        gate_up=weights_of(mlp.gate_proj, mlp.up_proj),
-        down=weights_of(mlp.down_proj),
+        gate_up=prepare(weights_of(mlp.gate_proj, mlp.up_proj)),
+        down=prepare(weights_of(mlp.down_proj)),
     )
 
 

@@ -14,21 +14,24 @@ class LoadReport:
 
     Attributes:
         num_parameters: held by this rank.
+        num_bytes: that they take.
         seconds: from the first file to the last.
         peak_memory_bytes: resident at most, since the process began; 0 where Linux does not say.
     """
 
     num_parameters: int = 0
+    num_bytes: int = 0
     seconds: float = 0.0
     peak_memory_bytes: int = 0
 
 
-def begin_report() -> Callable[[int], LoadReport]:
-    """Start the clock; the result takes the number of parameters, and stops it."""
+def begin_report() -> Callable[[int, int], LoadReport]:
+    """Start the clock; the result takes the number of parameters and their bytes, and stops it."""
     started = time.perf_counter()
 
-    def end(num_parameters: int) -> LoadReport:
-        return LoadReport(num_parameters, time.perf_counter() - started, _peak_memory_bytes())
+    def end(num_parameters: int, num_bytes: int) -> LoadReport:
+        seconds = time.perf_counter() - started
+        return LoadReport(num_parameters, num_bytes, seconds, _peak_memory_bytes())
 
     return end
 

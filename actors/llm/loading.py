@@ -69,6 +69,7 @@ class LoadedModel:
         report: what loading took.
         take_streamed_bytes: bytes of weights brought to the device since it was last called, by
             a model whose weights do not stay there.
+        quantization: of the weights: `none` or `int8`.
     """
 
     model: LanguageModel
@@ -80,6 +81,7 @@ class LoadedModel:
     peers: Peers = field(default_factory=Alone)
     report: LoadReport = field(default_factory=LoadReport)
     take_streamed_bytes: Callable[[], int] = lambda: 0
+    quantization: str = "none"
 
 
 def load_model(path: Path, dtype: torch.dtype, device: torch.device) -> LoadedModel:
@@ -94,6 +96,9 @@ def load_model(path: Path, dtype: torch.dtype, device: torch.device) -> LoadedMo
         files = weight_files(path)
         model = _read_weights(path, config, dtype).to(device).eval()
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        # The fused forward pass packs a head apart, also one that is the embedding's twin.
+        held = model.named_parameters(remove_duplicate=not can_be_fused(config))
+        num_bytes = sum(parameter.nbytes for _, parameter in held)
         return LoadedModel(
             wrap(model),
             dtype,
@@ -101,7 +106,7 @@ def load_model(path: Path, dtype: torch.dtype, device: torch.device) -> LoadedMo
             max_context(config),
             num_parameters,
             hash_files(files),
-            report=end_report(num_parameters),
+            report=end_report(num_parameters, num_bytes),
         )
     except ModelError as error:
         raise ModelError(f"{path.name} cannot be served: {error}") from error

@@ -73,8 +73,20 @@ def load_rank(options: RankOptions) -> Rank:
     """
     if options.llm.num_threads is not None:
         torch.set_num_threads(options.llm.num_threads)
-    loaded = load_model(options.path, DTYPES[options.dtype], torch.device(options.device))
-    return make_rank(loaded, options)
+    return make_rank(load_whole(options), options)
+
+
+def load_whole(options: RankOptions) -> LoadedModel:
+    """Load a model as the only rank there is. Raises ModelError."""
+    dtype, device = DTYPES[options.dtype], torch.device(options.device)
+    if options.llm.quantization == "none":
+        return load_model(options.path, dtype, device)
+    # Imported here: DeepSpeed comes with it, which takes seconds.
+    from actors.llm.parallel.stage_loading import load_stage
+    from actors.llm.parallel.world import World
+    from actors.llm.quantization import Int8
+
+    return load_stage(options.path, dtype, device, World.of_one(device), int8=Int8())
 
 
 def make_rank(loaded: LoadedModel, options: RankOptions, num_sharing: int = 1) -> Rank:
@@ -153,6 +165,8 @@ class Rank:
             num_held_parameters=loaded.report.num_parameters,
             load_s=loaded.report.seconds,
             peak_memory_bytes=loaded.report.peak_memory_bytes,
+            held_bytes=loaded.report.num_bytes,
+            quantization=loaded.quantization,
         )
         loaded.take_streamed_bytes()  # those of the trials belong to no step
 

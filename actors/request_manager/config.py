@@ -14,6 +14,8 @@ Widths = Annotated[
     tuple[Annotated[int, Field(ge=1, le=64)], ...], Field(min_length=1, max_length=64)
 ]
 
+DrafterMemory = Annotated[int, Field(ge=1 << 16, le=1 << 34)]
+
 
 class SpeculationConfig(BaseModel):
     """What is guessed, and how much.
@@ -29,6 +31,9 @@ class SpeculationConfig(BaseModel):
         budget: `adaptive` sizes trees by measured step times and acceptance, down to none;
             `fixed` always verifies what the drafters bring, up to `max_tree_nodes`.
         draft_deadline_ms: a drafter that has not answered by then is left out of the step.
+        suffix_global: the drafter `suffix` learns from earlier answers too, whoever asked for them.
+        suffix_memory_bytes: for these answers.
+        ngram_memory_bytes: for the tables of the drafter `ngram`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,6 +45,9 @@ class SpeculationConfig(BaseModel):
     expansion: Literal["best_first"] | Widths = "best_first"
     budget: Literal["adaptive", "fixed"] = "adaptive"
     draft_deadline_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 50.0
+    suffix_global: bool = True
+    suffix_memory_bytes: DrafterMemory = 16 << 20
+    ngram_memory_bytes: DrafterMemory = 8 << 20
 
     @field_validator("drafters")
     @classmethod

@@ -9,6 +9,9 @@ from collections.abc import Iterable
 
 SSM = "ssm"
 """The drafters that need draft models, the configuration's `ssms`."""
+SUFFIX, NGRAM = "suffix", "ngram"
+LEARNERS = frozenset({SUFFIX, NGRAM})
+"""Drafters that learn from some requests for others."""
 
 
 def ssm_names(num_models: int) -> tuple[str, ...]:

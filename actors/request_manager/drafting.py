@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from actors.request_manager.budget import Bar
 from actors.request_manager.config import SpeculationConfig
-from actors.request_manager.ports import Draft, Drafter, DraftTask
+from actors.request_manager.ports import Draft, Drafter, DraftTask, StepDraws
 from actors.request_manager.replicas import by_name
 from actors.request_manager.turns import Turn
 
@@ -94,6 +94,11 @@ class Drafting:
         for name, fault in faults:
             self._note_failure(name, fault)
 
+    def observe(self, steps: Sequence[StepDraws]) -> None:
+        """A step is over; each drafter learns from the requests that it might be asked for."""
+        for name, replicas in self._drafters.items():
+            replicas.observe([step for step in steps if step.allows(name)])
+
     def forget(self, request_id: int) -> None:
         """A request is over."""
         for replicas in self._drafters.values():
@@ -129,6 +134,7 @@ def draft_task(turn: Turn, config: SpeculationConfig, bar: Bar) -> DraftTask | N
         least_probability=bar.least_probability,
         tokens_per_s=bar.tokens_per_s,
         drafters=wishes.drafters,
+        is_shown=request.asked.return_trees,
         banned_early=request.banned_early,
         grammar=request.asked.grammar,
         verification=request.verification,

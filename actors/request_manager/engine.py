@@ -37,6 +37,7 @@ from actors.request_manager.settling import (
     Settler,
     accepted_drafts,
     results_by_request,
+    step_draws,
     verify_row,
 )
 from actors.request_manager.shown_trees import with_trees
@@ -238,6 +239,7 @@ class Engine:
             guesses,
             step_outcome(message, rows, tally, laps.seconds, guesses, self._learning_s),
             accepted_drafts(rows, verified),
+            step_draws(rows, verified, results) if self._guessing.learns_from_draws else (),
         )
         counts = self._scheduler.take_counts()
         traced = traced_rows(rows, verified, events)

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from actors.request_manager.budget import BUDGETS, Acceptance
 from actors.request_manager.config import SpeculationConfig
 from actors.request_manager.draft_gain import share_of
-from actors.request_manager.drafter_names import askable
+from actors.request_manager.drafter_names import LEARNERS, askable
 from actors.request_manager.drafter_worth import StepKind, StepOutcome
 from actors.request_manager.drafters import DRAFTERS, GRAMMAR
 from actors.request_manager.drafting import Drafting, DraftsByRequest, draft_task
 from actors.request_manager.merge import MergedTree, merge
-from actors.request_manager.ports import Drafter, DraftTask
+from actors.request_manager.ports import Drafter, DraftTask, StepDraws
 from actors.request_manager.request import State
 from actors.request_manager.turns import Turn
 
@@ -76,6 +76,11 @@ class Guessing:
         self._names = list(dict.fromkeys(drafter.name for drafter in drafters))
 
     @property
+    def learns_from_draws(self) -> bool:
+        """Whether a drafter does."""
+        return not LEARNERS.isdisjoint(self._names)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """What a request may call the drafters by."""
         return askable(self._names)
@@ -134,13 +139,19 @@ class Guessing:
         return drawn | chosen
 
     def learn(
-        self, guesses: Guesses, outcome: StepOutcome, accepted: Mapping[int, Accepted]
+        self,
+        guesses: Guesses,
+        outcome: StepOutcome,
+        accepted: Mapping[int, Accepted],
+        draws: Sequence[StepDraws],
     ) -> None:
         """A step is over.
 
         Args:
             accepted: by request id.
+            draws: of the requests that drafters may learn from.
         """
+        self._drafting.observe(draws)
         self._budget.observe(outcome)
         for name, request_ids in guesses.answered.items():
             for request_id in accepted.keys() & request_ids:

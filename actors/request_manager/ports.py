@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from actors.errors import PeerError
 from actors.messages import LLMDescription, StepMessage, StepReply
 from actors.request_manager.depth_counts import DepthCounts
-from actors.request_manager.drafter_names import kind_of
+from actors.request_manager.drafter_names import LEARNERS, kind_of
 from actors.request_manager.generation import FinishReason
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree
@@ -59,6 +59,8 @@ class DraftTask:
         tokens_per_s: what all requests together commit: what a drafter's time is worth.
         grammar: what the output must follow, if anything.
         verification: the rule by which the drafts will be verified.
+        is_shown: the drafts are told to whoever sent the request, so that none may hold what others
+            were answered.
     """
 
     request_id: int
@@ -73,10 +75,17 @@ class DraftTask:
     tokens_per_s: float = 0.0
     grammar: str = ""
     verification: Rule = Rule.COUPLED
+    is_shown: bool = False
 
     def allows(self, drafter: str) -> bool:
         """True if the request lets a drafter be asked: by its name, or by that of all its kind."""
-        return self.drafters is None or not {drafter, kind_of(drafter)}.isdisjoint(self.drafters)
+        return _allows(self.drafters, self.is_shown, drafter)
+
+
+def _allows(drafters: tuple[str, ...] | None, is_shown: bool, drafter: str) -> bool:
+    if is_shown and drafter in LEARNERS:
+        return False
+    return drafters is None or not {drafter, kind_of(drafter)}.isdisjoint(drafters)
 
 
 Encode = Callable[[str], Sequence[int]]
@@ -120,6 +129,43 @@ class Drafter(Protocol):
 
     def forget(self, request_id: int) -> None:
         """The request is over; drop what was kept for it."""
+
+
+@dataclass(frozen=True)
+class StepDraws:
+    """What a step brought one request: every token that the LLM drew, kept or not.
+
+    Attributes:
+        token_ids: prompt and output, with what the step brought. A view: do not keep it.
+        prompt_len: how many of them are prompt.
+        root: which of them is the root of the step's tree.
+        tree: the drafts below the root that the step carried.
+        drawn_ids: the LLM's token after a node, or after the root (`CONTEXT`); those that a grammar
+            forbids are left out.
+        is_over: nothing more will come.
+        drafters, is_shown: who may learn from it; as in `DraftTask`.
+    """
+
+    token_ids: Sequence[int]
+    prompt_len: int
+    root: int
+    tree: TokenTree
+    drawn_ids: Mapping[int, int]
+    is_over: bool
+    drafters: tuple[str, ...] | None = None
+    is_shown: bool = False
+
+    def allows(self, drafter: str) -> bool:
+        """As `DraftTask.allows`."""
+        return _allows(self.drafters, self.is_shown, drafter)
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """A drafter that learns from what the LLM says, for requests yet to come too."""
+
+    def observe(self, steps: Sequence[StepDraws]) -> None:
+        """A step is over; what it brought each request that lets the drafter be asked."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from actors.request_manager.ports import Drafter, DraftTask
+from actors.request_manager.ports import Drafter, DraftTask, Learner, StepDraws
 
 
 @dataclass
@@ -38,6 +38,12 @@ class Replicas:
         self._places.pop(request_id, None)
         for drafter in self.drafters:
             drafter.forget(request_id)
+
+    def observe(self, steps: Sequence[StepDraws]) -> None:
+        """A step is over; tells those who learn from it."""
+        for drafter in self.drafters:
+            if isinstance(drafter, Learner):
+                drafter.observe(steps)
 
     def _place(self, request_id: int) -> int:
         place = self._places.get(request_id)

@@ -16,6 +16,7 @@ from actors.request_manager.composer import Composer, StepRow
 from actors.request_manager.generation import NO_TOP, GenerationEvent, TokenLogprob
 from actors.request_manager.guessing import Accepted
 from actors.request_manager.kv_ledger import KVLedger
+from actors.request_manager.ports import StepDraws
 from actors.request_manager.prefix_reuse import PrefixReuse
 from actors.request_manager.records import Tally
 from actors.request_manager.request import Request, State
@@ -50,6 +51,44 @@ def accepted_drafts(
         for row, outcome in zip(rows, verified, strict=True)
         if outcome is not None
     }
+
+
+def step_draws(
+    rows: Sequence[StepRow],
+    verified: Sequence[Verified | None],
+    results: Mapping[int, RowResult],
+) -> list[StepDraws]:
+    """What the LLM drew for each of the rows that were verified, where drafters may learn from it.
+
+    To be called when the rows are settled.
+    """
+    draws = []
+    for row, outcome in zip(rows, verified, strict=True):
+        request = row.turn.request
+        wishes = request.asked.speculation
+        if outcome is None or not wishes.enabled or request.asked.internal:
+            continue
+        first, result = _tree_output(row), results[row.row.request_id]
+        drawn = {
+            output - first - 1: token  # the root is no draft
+            for output, token in enumerate(result.drawn_ids)
+            if output >= first and output not in result.failed_outputs
+        }
+        root = row.turn.start + row.turn.num_tokens - 1
+        is_over = request.state is State.FINISHED
+        draws.append(
+            StepDraws(
+                request.tokens,
+                request.prompt_len,
+                root,
+                row.drafts.tree,
+                drawn,
+                is_over,
+                wishes.drafters,
+                request.asked.return_trees,
+            )
+        )
+    return draws
 
 
 def verify_row(row: StepRow, results: Mapping[int, RowResult]) -> Verified | None:

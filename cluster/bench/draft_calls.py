@@ -18,14 +18,13 @@ from pathlib import Path
 
 from actors.drafts import DraftReply, DraftRequest, DraftSession, SessionDraft
 from actors.errors import PeerError
-from actors.llm.loading import DTYPES
 from actors.llm.rank import RankOptions, load_rank
 from actors.model_thread import ModelThread
 from actors.sampling import SamplingParams
 from actors.ssm.config import SSMConfig
 from actors.ssm.speculator import Speculator, SpeculatorOptions, load_speculator
 from actors.tree import TokenTree
-from cluster.bench.rank_timer import RankTimer, random_context
+from cluster.bench.rank_timer import RankTimer, add_rank_options, random_context, rank_options
 
 SESSIONS = (1, 8)
 MAX_CALLS_TO_BEGIN = 100
@@ -104,8 +103,7 @@ def _best_path(tree: TokenTree) -> list[int]:
 
 
 def measure(
-    llm: Path,
-    dtype: str,
+    llm: RankOptions,
     options: SpeculatorOptions,
     num_context: int,
     temperature: float,
@@ -114,7 +112,7 @@ def measure(
     """Median milliseconds by number of sessions."""
     rank_thread, draft_thread = ModelThread("the rank"), ModelThread("the draft model")
     try:
-        rank = rank_thread.run(functools.partial(load_rank, RankOptions(llm, llm.name, dtype)))
+        rank = rank_thread.run(functools.partial(load_rank, llm))
         vocab_size = rank.describe().vocab_size
         texts = {n: random_context(vocab_size, num_context, n) for n in range(max(SESSIONS))}
         timer = RankTimer(rank)
@@ -148,18 +146,14 @@ def main() -> int:
     parser.add_argument("llm", type=Path, help="the LLM's folder")
     parser.add_argument("draft", type=Path, help="the draft model's folder")
     parser.add_argument("--ssm", default="{}", help="more of its entry in `ssms`, as JSON")
-    parser.add_argument("--dtype", choices=sorted(DTYPES), default="bfloat16")
-    parser.add_argument("--context", type=int, default=256)
+    add_rank_options(parser)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--rounds", type=int, default=20)
     asked = parser.parse_args()
     ssm = SSMConfig(path=str(asked.draft), **json.loads(asked.ssm))
     options = SpeculatorOptions(path=asked.draft, llm_path=asked.llm, ssm=ssm)
-    print(
-        json.dumps(
-            measure(asked.llm, asked.dtype, options, asked.context, asked.temperature, asked.rounds)
-        )
-    )
+    llm = rank_options(asked.llm, asked)
+    print(json.dumps(measure(llm, options, asked.context, asked.temperature, asked.rounds)))
     return 0
 
 

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, get_args
 
 from actors.errors import ConfigError
-from actors.llm.rank import Rank
+from actors.llm.config import LLMConfig, Quantization
+from actors.llm.loading import DTYPES
+from actors.llm.rank import Rank, RankOptions
 from actors.messages import KVCommit, NewRequest, Row, StepMessage
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree
+
+
+def add_rank_options(parser: argparse.ArgumentParser) -> None:
+    """What the rank is like that is to be measured."""
+    parser.add_argument("--dtype", choices=sorted(DTYPES), default="bfloat16")
+    parser.add_argument("--quantization", choices=get_args(Quantization), default="none")
+    parser.add_argument("--context", type=int, default=256)
+
+
+def rank_options(path: Path, asked: argparse.Namespace) -> RankOptions:
+    """Of the model in a folder, as `add_rank_options` has them asked for."""
+    llm = LLMConfig(quantization=asked.quantization)
+    return RankOptions(path, path.name, asked.dtype, llm=llm)
 
 
 class StepSeconds(NamedTuple):

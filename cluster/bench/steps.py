@@ -19,10 +19,12 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from actors.llm.floor import Floor
+from actors.llm.fused_llama import as_they_are
 from actors.llm.loading import DTYPES
+from actors.llm.quantization import Int8
 from actors.llm.rank import RankOptions, load_rank
 from actors.tree import TokenTree
-from cluster.bench.rank_timer import RankTimer, random_context
+from cluster.bench.rank_timer import RankTimer, add_rank_options, random_context, rank_options
 
 NODES = (1, 4, 8, 16, 32)
 
@@ -49,14 +51,15 @@ class TransformersTimer:
         self._model(token_ids, cache=self._cache, use_cache=True, logits_to_keep=1)
 
 
-def measure(path: Path, dtype: str, num_context: int, rounds: int) -> dict[str, float]:
-    """Median milliseconds of everything."""
-    rank = load_rank(RankOptions(path, path.name, dtype))
+def measure(options: RankOptions, num_context: int, rounds: int) -> dict[str, float]:
+    """Median milliseconds of everything; transformers' decoding is never quantised."""
+    path, dtype = options.path, DTYPES[options.dtype]
+    rank = load_rank(options)
     context = random_context(rank.describe().vocab_size, num_context)
     ours = RankTimer(rank)
     ours.prefill({0: context}, room=max(NODES))
-    theirs = TransformersTimer(path, DTYPES[dtype], context)
-    floor = Floor(path, DTYPES[dtype])
+    theirs = TransformersTimer(path, dtype, context)
+    floor = Floor(path, dtype, Int8() if options.llm.quantization == "int8" else as_they_are)
     measured: defaultdict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):
         measured["transformers_1_ms"].append(theirs.seconds() * 1e3)
@@ -75,11 +78,11 @@ def measure(path: Path, dtype: str, num_context: int, rounds: int) -> dict[str, 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m cluster.bench.steps", description=__doc__)
     parser.add_argument("path", type=Path, help="the model's folder")
-    parser.add_argument("--dtype", choices=sorted(DTYPES), default="bfloat16")
-    parser.add_argument("--context", type=int, default=256)
+    add_rank_options(parser)
     parser.add_argument("--rounds", type=int, default=40)
     arguments = parser.parse_args()
-    print(json.dumps(measure(arguments.path, arguments.dtype, arguments.context, arguments.rounds)))
+    options = rank_options(arguments.path, arguments)
+    print(json.dumps(measure(options, arguments.context, arguments.rounds)))
     return 0
 
 

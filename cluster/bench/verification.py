@@ -19,10 +19,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from actors.llm.loading import DTYPES
 from actors.llm.rank import RankOptions, load_rank
 from actors.tree import TokenTree
-from cluster.bench.rank_timer import RankTimer, random_context
+from cluster.bench.rank_timer import RankTimer, add_rank_options, random_context, rank_options
 
 Figures = dict[str, float]
 
@@ -104,15 +103,14 @@ def _median_ratio(above: Iterable[float], below: Iterable[float]) -> float:
 
 
 def measure(
-    path: Path,
-    dtype: str,
+    options: RankOptions,
     num_context: int,
     widths: Sequence[int],
     batches: Sequence[int],
     num_rounds: int,
 ) -> dict[str, Figures]:
     """Figures by number of requests."""
-    rank = load_rank(RankOptions(path, path.name, dtype))
+    rank = load_rank(options)
     vocab_size = rank.describe().vocab_size
     verification = Verification(RankTimer(rank), vocab_size, max(batches), num_context, widths)
     return {str(batch): verification.rounds(batch, num_rounds) for batch in batches}
@@ -123,15 +121,13 @@ def main() -> int:
         prog="python -m cluster.bench.verification", description=__doc__
     )
     parser.add_argument("path", type=Path, help="the model's folder")
-    parser.add_argument("--dtype", choices=sorted(DTYPES), default="bfloat16")
-    parser.add_argument("--context", type=int, default=256)
+    add_rank_options(parser)
     parser.add_argument("--widths", type=int, nargs="+", required=True)
     parser.add_argument("--batches", type=int, nargs="+", required=True)
     parser.add_argument("--rounds", type=int, default=12)
     asked = parser.parse_args()
-    figures = measure(
-        asked.path, asked.dtype, asked.context, asked.widths, asked.batches, asked.rounds
-    )
+    options = rank_options(asked.path, asked)
+    figures = measure(options, asked.context, asked.widths, asked.batches, asked.rounds)
     print(json.dumps({"widths": list(asked.widths), "batches": figures}))
     return 0
 

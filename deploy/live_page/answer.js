@@ -1,5 +1,6 @@
 // The text of the answer. It is the server's, letter by letter; tokens are told apart in it as far
-// as they are in it as they stand (not those of a cut-off stop string, or parts of a character).
+// as they spell it. From a part of a character on, the rest of a chunk is nobody's: whose letter
+// is whose is not known there.
 
 class AnswerText {
   /** onPick is called with the index of a step whose text was clicked. */
@@ -15,31 +16,43 @@ class AnswerText {
   clear() {
     this.byStep = new Map();
     this.marked = [];
+    this.line = null; // the one that grows: a box of its own, lest each token lay out all the text
+    this.height = 0; // of the text when it was last followed
     this.box.replaceChildren();
   }
 
   /** `steps` brought `text`; the first of them has the index `first`. */
   add(text, steps, first) {
-    const isAtEnd = this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight < 24;
+    const tokens = steps.flatMap((step, place) =>
+      step.committed.map((token, number) => ({ token, step: first + place, names: step.drafters[step.accepted[number]] ?? [] })),
+    );
     let left = text;
-    steps.forEach((step, place) => {
-      step.committed.forEach((token, number) => {
-        if (!token || !left.startsWith(token)) return;
-        const names = number < step.accepted.length ? step.drafters[step.accepted[number]] : [];
-        this.#append(token, first + place, names);
-        left = left.slice(token.length);
-      });
-    });
-    if (left) this.#append(left, first + steps.length - 1, []);
-    if (isAtEnd) this.box.scrollTop = this.box.scrollHeight;
+    for (const { token, step, names } of tokens) {
+      if (!left.startsWith(token)) break;
+      this.#append(token, step, names);
+      left = left.slice(token.length);
+    }
+    if (left) this.#append(left, first + steps.length - 1, null);
+    this.frame ??= requestAnimationFrame(() => this.#follow());
   }
 
+  /** Stay at the end if that is where the reader was. Once a frame, for it lays out all the text. */
+  #follow() {
+    this.frame = null;
+    const wasAtEnd = this.height - this.box.scrollTop - this.box.clientHeight < 24;
+    this.height = this.box.scrollHeight;
+    if (wasAtEnd) this.box.scrollTop = this.height;
+  }
+
+  /** `names` are of those who drafted it, nobody for the LLM's own; null where that is not known. */
   #append(text, step, names) {
     const span = make("span", {}, text);
     if (step >= 0) span.dataset.step = step;
-    if (names.length) span.className = `by ${drafters.of(names[0]).colour}`;
-    span.title = names.length ? `by ${names.join(", ")}` : "the LLM’s own";
-    this.box.append(span);
+    if (names?.length) span.className = `by ${drafters.of(names[0]).colour}`;
+    if (names) span.title = names.length ? `by ${names.join(", ")}` : "the LLM’s own";
+    if (!this.line) this.box.append((this.line = make("div")));
+    this.line.append(span);
+    if (text.endsWith("\n")) this.line = null;
     this.byStep.set(step, [...(this.byStep.get(step) ?? []), span]);
   }
 

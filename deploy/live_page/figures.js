@@ -29,28 +29,28 @@ class Figures {
 
   start() {
     const poll = async () => {
-      if (!document.hidden) await this.#read();
-      setTimeout(poll, POLL_MS);
+      try {
+        if (!document.hidden) await this.#read();
+      } finally {
+        setTimeout(poll, POLL_MS);
+      }
     };
     poll();
   }
 
+  /** The server may be there, ready or not, without figures: while its manager starts anew. */
   async #read() {
-    try {
-      const [ready, answer] = await Promise.all([fetch("ready"), fetch("metrics").then(refuseErrors)]);
-      const now = { at: performance.now(), metrics: readMetrics(await answer.text()) };
-      showReadiness(ready.ok, ready.ok ? "ready" : "not ready");
-      this.onDrafters(now.metrics.values("treeserve_draft_tokens_total", "drafter"));
-      this.#show(now);
-      this.before = now;
-    } catch {
-      showReadiness(false, "the server does not answer");
-      this.before = null;
-    }
+    const [ready, text] = await Promise.all([reached(fetch("ready")).catch(nullIfRefused), fetchMetrics().catch(nullIfRefused)]);
+    showReadiness(ready);
+    byId("figures").classList.toggle("stale", text === null);
+    const now = text === null ? null : { at: performance.now(), metrics: readMetrics(text) };
+    if (now) this.#show(now);
+    this.before = now;
   }
 
   #show({ at, metrics }) {
     const { before } = this;
+    this.onDrafters(metrics.values("treeserve_draft_tokens_total", "drafter"));
     const since = (name, labels) => metrics(name, labels) - (before ? before.metrics(name, labels) : NaN);
     const rate = (1000 * since("treeserve_committed_tokens_total")) / (at - before?.at);
     if (Number.isFinite(rate) && rate >= 0) this.rates = [...this.rates, rate].slice(-HISTORY);
@@ -85,7 +85,13 @@ function sparkline(values) {
   return svg;
 }
 
-function showReadiness(isGood, words) {
-  byId("ready").textContent = words;
-  byId("ready-dot").className = `dot ${isGood ? "good" : "bad"}`;
+async function fetchMetrics() {
+  const response = await refuseErrors(await reached(fetch("metrics")));
+  return reached(response.text());
+}
+
+/** `response` is what /ready answered; null if it did not. */
+function showReadiness(response) {
+  byId("ready").textContent = response ? (response.ok ? "ready" : "not ready") : "the server does not answer";
+  byId("ready-dot").className = `dot ${response?.ok ? "good" : "bad"}`;
 }

@@ -60,6 +60,11 @@ async function run() {
     }
     say(`Done${ended === "length" ? ", at the limit of tokens" : ""}: ${account(first)}`);
   } catch (error) {
+    if (!(error instanceof ServerError)) {
+      controller.abort();
+      say("This page has failed; the browser’s console says how.", true);
+      throw error;
+    }
     if (controller.signal.aborted) say(`Stopped: ${account(first)}`);
     else explain(error);
   } finally {
@@ -86,8 +91,7 @@ function account(first) {
 
 function explain(error) {
   if (error.status === 401) askForKey();
-  const words = error instanceof ServerError ? error.message : "The server cannot be reached.";
-  say(words.charAt(0).toUpperCase() + words.slice(1), true);
+  say(error.message.charAt(0).toUpperCase() + error.message.slice(1), true);
 }
 
 function askForKey() {
@@ -99,6 +103,7 @@ async function showModel() {
   try {
     byId("model").textContent = await fetchModel(byId("key").value);
   } catch (error) {
+    if (!(error instanceof ServerError)) throw error;
     if (error.status !== 401) return;
     byId("model").textContent = "an API key is needed";
     byId("key-field").hidden = false;
@@ -154,10 +159,6 @@ byId("previous").addEventListener("click", () => steps.go(steps.shown - 1));
 byId("next").addEventListener("click", () => steps.go(steps.shown + 1));
 byId("play").addEventListener("click", () => steps.play());
 byId("live").addEventListener("click", () => steps.newest());
-byId("bars").addEventListener("click", (event) => {
-  const bar = event.target.closest(".bar");
-  if (bar) steps.go([...byId("bars").children].indexOf(bar));
-});
 byId("as-text").addEventListener("toggle", () => {
   if (steps.shown >= 0) byId("tree-text").textContent = treeAsText(steps.steps[steps.shown]);
 });

@@ -1,6 +1,6 @@
 // One request to the server, read while it comes (server-sent events).
 
-/** An answer of the server that is an error, in its own words. */
+/** An answer of the server that is an error, in its own words; or that none could be had. */
 class ServerError extends Error {
   constructor(message, status) {
     super(message);
@@ -10,6 +10,21 @@ class ServerError extends Error {
 
 const authorization = (key) => (key ? { authorization: `Bearer ${key}` } : {});
 
+/** What a fetch, or reading what it brought, comes to; if that fails, it is a ServerError. */
+async function reached(outcome) {
+  try {
+    return await outcome;
+  } catch {
+    throw new ServerError("the server cannot be reached.");
+  }
+}
+
+/** For what may go without an answer: null for a ServerError. Faults of the page itself go on. */
+function nullIfRefused(error) {
+  if (error instanceof ServerError) return null;
+  throw error;
+}
+
 async function refuseErrors(response) {
   if (response.ok) return response;
   const body = await response.json().catch(() => null);
@@ -17,8 +32,8 @@ async function refuseErrors(response) {
 }
 
 async function fetchModel(key) {
-  const response = await refuseErrors(await fetch("v1/models", { headers: authorization(key) }));
-  return (await response.json()).data[0].id;
+  const response = await refuseErrors(await reached(fetch("v1/models", { headers: authorization(key) })));
+  return JSON.parse(await reached(response.text())).data[0].id;
 }
 
 /** Ask; yields the chunks of the stream. `signal` stops it. */
@@ -26,22 +41,21 @@ async function* ask(wish, key, signal) {
   const { mode, prompt, ...fields } = wish;
   const isChat = mode === "chat";
   const text = isChat ? { messages: [{ role: "user", content: prompt }] } : { prompt };
-  const response = await refuseErrors(
-    await fetch(isChat ? "v1/chat/completions" : "v1/completions", {
-      method: "POST",
-      signal,
-      headers: { "content-type": "application/json", ...authorization(key) },
-      body: JSON.stringify({ ...text, ...fields, stream: true, return_trees: true }),
-    }),
-  );
-  yield* events(response.body);
+  const request = {
+    method: "POST",
+    signal,
+    headers: { "content-type": "application/json", ...authorization(key) },
+    body: JSON.stringify({ ...text, ...fields, stream: true, return_trees: true }),
+  };
+  const response = await reached(fetch(isChat ? "v1/chat/completions" : "v1/completions", request));
+  yield* events((await refuseErrors(response)).body);
 }
 
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let pending = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reached(reader.read());
     if (done) throw new ServerError("the stream broke off");
     const frames = (pending + value).split("\n\n");
     pending = frames.pop();

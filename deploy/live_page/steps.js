@@ -10,21 +10,22 @@ class Steps {
   /** onShow is called with the index of the step that is shown now. */
   constructor(onShow) {
     this.onShow = onShow;
+    this.bars = new Bars((index) => this.go(index));
     this.clear();
   }
 
   clear() {
     this.steps = [];
-    this.texts = []; // of the answer, before each step
     this.text = "";
+    this.starts = []; // of each step, in the text
+    this.numTokens = 0;
     this.shown = -1;
     this.follows = true;
     this.totals = { drafted: new Map(), accepted: new Map(), phases: {} };
     clearTimeout(this.timer);
     this.timer = null;
     this.isPlaying = false;
-    byId("bars").replaceChildren();
-    byId("bars").style.setProperty("--max", 2);
+    this.bars.clear();
     byId("legend").tBodies[0].replaceChildren();
     byId("phases").replaceChildren();
     byId("context").replaceChildren();
@@ -34,23 +35,13 @@ class Steps {
   }
 
   add(step) {
-    this.texts.push(this.text);
+    this.starts.push(this.text.length);
     this.text += step.committed.join("");
-    this.steps.push(step);
+    this.numTokens += step.committed.length;
     this.#count(step);
-    const numOwn = step.committed.length - step.accepted.length;
-    byId("bars").append(make("span", { className: "bar" }, barPart("taken", step.accepted.length), barPart("own", numOwn)));
-    byId("bars").style.setProperty("--max", Math.max(2, this.most));
+    this.bars.add(step, this.steps.push(step) - 1);
     if (this.follows && !this.timer) this.timer = setTimeout(() => this.#catchUp(), this.shown < 0 ? 0 : LIVE_MS);
     this.#mark();
-  }
-
-  get most() {
-    return this.totals.most ?? 1;
-  }
-
-  get numTokens() {
-    return sum(this.steps.map((step) => step.committed.length));
   }
 
   /** Show one step and stay there; past the newest, follow again. */
@@ -100,15 +91,12 @@ class Steps {
   show(index, beat) {
     if (index < 0 || index >= this.steps.length) return;
     const step = this.steps[index];
-    byId("bars").children[this.shown]?.classList.remove("now");
     this.shown = index;
-    const bar = byId("bars").children[index];
-    bar.classList.add("now");
-    keepInView(byId("bars"), bar);
+    this.bars.show(this.steps, index);
     byId("tree").replaceChildren(drawTree(step, beat, byId("tree").clientWidth - TREE_PADDING));
     keepHeight(byId("tree"));
     byId("summary").textContent = summary(step);
-    byId("context").replaceChildren(tail(this.texts[index]), make("b", {}, oneLine(step.committed.join(""))));
+    byId("context").replaceChildren(tail(this.text, this.starts[index]), make("b", {}, oneLine(step.committed.join(""))));
     if (byId("as-text").open) byId("tree-text").textContent = treeAsText(step);
     this.#showLegend();
     showPhases(step.phase_s, this.totals.phases, this.steps.length);
@@ -119,11 +107,7 @@ class Steps {
   #mark() {
     const [last, { shown }] = [this.steps.length - 1, this];
     const place = shown < 0 ? "no step yet" : `Step ${shown + 1} of ${last + 1}`;
-    const bars = byId("bars");
-    bars.ariaValueMin = String(Math.min(1, last + 1));
-    bars.ariaValueMax = String(last + 1);
-    bars.ariaValueNow = String(shown + 1);
-    bars.ariaValueText = shown < 0 ? place : `${place}: ${summary(this.steps[shown])}`;
+    this.bars.describe(last + 1, shown, shown < 0 ? place : `${place}: ${summary(this.steps[shown])}`);
     byId("position").textContent = place;
     byId("previous").disabled = shown <= 0;
     byId("next").disabled = shown >= last;
@@ -131,12 +115,12 @@ class Steps {
     byId("play").ariaPressed = String(this.isPlaying);
     byId("live").ariaPressed = String(this.follows && !this.isPlaying);
     const perStep = decimal(this.numTokens / Math.max(last + 1, 1));
-    byId("bars-note").textContent = last < 0 ? "tokens by step" : `tokens by step: ${perStep} on average, ${this.most} at most`;
+    const figures = `: ${perStep} on average, ${this.bars.most} at most${this.bars.excerpt(last + 1)}`;
+    byId("bars-note").textContent = `tokens by step${last < 0 ? "" : figures}`;
   }
 
   #count(step) {
     const { drafted, accepted, phases } = this.totals;
-    this.totals.most = Math.max(this.most, step.committed.length);
     const taken = new Set(step.accepted);
     step.drafters.forEach((names, node) => {
       for (const name of names) {
@@ -162,17 +146,11 @@ class Steps {
   }
 }
 
-function barPart(kind, numTokens) {
-  const part = make("i", { className: kind });
-  part.style.setProperty("--n", numTokens);
-  return part;
-}
-
 const oneLine = (text) => text.replaceAll("\n", "⏎");
 
-/** The end of the text before a step, on one line. */
-function tail(text) {
-  const letters = [...oneLine(text)];
+/** The last of a text before one place, on one line; a letter is up to two units of it. */
+function tail(text, end) {
+  const letters = [...oneLine(text.slice(Math.max(0, end - 2 * CONTEXT_LETTERS - 1), end))];
   return (letters.length > CONTEXT_LETTERS ? "…" : "") + letters.slice(-CONTEXT_LETTERS).join("");
 }
 

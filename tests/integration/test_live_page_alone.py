@@ -29,6 +29,7 @@ KEY = "secret"
 IS_OVER = "document.getElementById('send').disabled === false"
 STATUS = "document.getElementById('status').textContent"
 ANSWER = "document.getElementById('answer').textContent"
+READY = "document.getElementById('ready').textContent"
 FORGED = "<img src=x onerror='document.title = 1'>"
 """Text of a model that would be markup if the page let it."""
 
@@ -59,19 +60,22 @@ class StandIn:
     Attributes:
         asked: bodies of the questions.
         hangs: the stream stays open after the frames.
+        is_ready, has_figures: what /ready says, and whether /metrics has an answer.
     """
 
     frames: list[Any] = field(default_factory=list)
     asked: list[dict[str, Any]] = field(default_factory=list)
     hangs: bool = False
     key: str | None = None
+    is_ready: bool = True
+    has_figures: bool = True
     left: asyncio.Event = field(default_factory=asyncio.Event)
 
     def app(self) -> FastAPI:
         app = FastAPI()
         add_page(app)
         app.add_api_route("/v1/models", self.models, response_model=None)
-        app.add_api_route("/ready", self.ready)
+        app.add_api_route("/ready", self.ready, response_model=None)
         app.add_api_route("/metrics", self.metrics, response_model=None)
         for path in ("/v1/chat/completions", "/v1/completions"):
             app.add_api_route(path, self.generate, methods=["POST"], response_model=None)
@@ -82,10 +86,12 @@ class StandIn:
             return None
         return JSONResponse({"error": {"message": "a key of this server is needed"}}, 401)
 
-    async def ready(self) -> dict[str, str]:
-        return {"status": "ready"}
+    async def ready(self) -> Response:
+        return JSONResponse({}, 200 if self.is_ready else 503)
 
     async def metrics(self) -> Response:
+        if not self.has_figures:
+            return JSONResponse({"error": {"message": "the request manager is restarting"}}, 503)
         return Response('treeserve_draft_tokens_total{drafter="ssm"} 4\n')
 
     async def models(self, request: Request) -> Response:
@@ -108,12 +114,18 @@ class StandIn:
             self.left.set()
 
 
-@asynccontextmanager
-async def visit(stand_in: StandIn, folder: Path) -> AsyncIterator[Page]:
+def start(stand_in: StandIn) -> tuple[HttpServer, str]:
+    """A server of its own, and the address of its page."""
     server = HttpServer(stand_in.app(), "127.0.0.1", port := free_port(), ConnectionLimits())
     server.start()
+    return server, f"http://127.0.0.1:{port}/"
+
+
+@asynccontextmanager
+async def visit(stand_in: StandIn, folder: Path) -> AsyncIterator[Page]:
+    server, url = start(stand_in)
     try:
-        async with open_page(f"http://127.0.0.1:{port}/", folder) as page:
+        async with open_page(url, folder) as page:
             yield page
             assert page.complaints == []
     finally:
@@ -170,12 +182,19 @@ async def test_text_of_a_model_never_becomes_markup(tmp_path: Path) -> None:
 
 
 async def test_text_that_its_tokens_do_not_spell_is_shown_all_the_same(tmp_path: Path) -> None:
-    halves = step(0, ["bytes:\\xf0\\x9f"], 1, "bytes:\\x8c\\xb2")
-    stand_in = StandIn([chunk("\U0001f332 tree", halves, ended="stop"), "[DONE]"])
-    async with visit(stand_in, tmp_path) as page:
+    halves = step(0, ["an ", "bytes:\\xc3", "bytes:\\xa9", "\u00e9"], 4, " tree")
+    frames = [chunk("an \u00e9\u00e9 tree", halves), chunk("!", step(1, ["!"], 1, None)), "[DONE]"]
+    async with visit(StandIn(frames), tmp_path) as page:
         await page.press("Enter")
         await page.until(f"{STATUS}.startsWith('Done')")
-        assert await page.evaluate(ANSWER) == "\U0001f332 tree"
+        assert await page.evaluate(ANSWER) == "an \u00e9\u00e9 tree!"
+        spans = "[...document.querySelectorAll('#answer span')]"
+        brought = f"{spans}.map(s => [s.textContent, s.title, s.classList.contains('by')])"
+        assert await page.evaluate(brought) == [
+            ["an ", "by ssm", True],
+            ["\u00e9\u00e9 tree", "", False],  # who brought which of the two is not known
+            ["!", "by ssm", True],
+        ]
 
 
 @pytest.mark.parametrize(
@@ -229,3 +248,53 @@ async def test_the_form_is_what_is_asked(tmp_path: Path) -> None:
         {"messages": [{"role": "user", "content": "two\nlines"}], "max_tokens": 128, **common},
         {"prompt": "two\nlines", "max_tokens": 5, "speculation": {"enabled": False}, **common},
     ]
+
+
+async def test_readiness_is_shown_without_figures_too(tmp_path: Path) -> None:
+    stand_in = StandIn(is_ready=False, has_figures=False)
+    async with visit(stand_in, tmp_path) as page:
+        await page.until(f"{READY} === 'not ready'")
+        stand_in.is_ready = True
+        await page.until(f"{READY} === 'ready'")
+        is_stale = "document.getElementById('figures').classList.contains('stale')"
+        assert await page.evaluate(is_stale)
+        stand_in.has_figures = True
+        await page.until(f"!{is_stale} && document.querySelectorAll('#figures dt').length === 8")
+
+
+async def test_a_server_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
+    server, url = start(StandIn())
+    try:
+        async with open_page(url, tmp_path) as page:
+            await page.until(f"{READY} === 'ready'")
+            await server.stop()
+            await page.press("Enter")
+            await page.until(f"{STATUS} === 'The server cannot be reached.' && {IS_OVER}")
+            await page.until(f"{READY} === 'the server does not answer'")
+            assert page.complaints == []
+    finally:
+        await server.stop()
+
+
+async def test_a_fault_of_the_page_is_told_as_one(tmp_path: Path) -> None:
+    stand_in = StandIn([chunk("a", {"step": 0, "no": "tokens"})], hangs=True)
+    async with visit(stand_in, tmp_path) as page:
+        await page.press("Enter")
+        await page.until(f"{STATUS}.startsWith('This page has failed') && {IS_OVER}")
+        async with asyncio.timeout(20):
+            await stand_in.left.wait()
+        [complaint] = page.complaints
+        assert "TypeError" in complaint
+        page.complaints.clear()
+
+
+async def test_a_fault_in_the_figures_is_told_and_they_go_on(tmp_path: Path) -> None:
+    async with visit(StandIn(), tmp_path) as page:
+        await page.until(f"{READY} === 'ready'")
+        await page.evaluate("figures.onDrafters = () => { window.shown = true; null.length; }")
+        await page.until("window.shown")
+        await page.evaluate("window.shown = false")
+        await page.until("window.shown")
+        assert await page.evaluate(READY) == "ready"
+        assert page.complaints and all("TypeError" in complaint for complaint in page.complaints)
+        page.complaints.clear()

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.integration
 NUM_LAYERS, NUM_KV_HEADS, HEAD_DIM = 4, 3, 8
 NUM_BLOCKS, BLOCK_TOKENS = 22, 4
 ONE_THREAD = LLMConfig(num_threads=1)
+INT8 = LLMConfig(num_threads=1, quantization="int8")
 OFF = SpeculationOptions(enabled=False)
 NUM_TOKENS = 24
 GRIDS = [(3, 1), (2, 1), (1, 2), (1, 3), (3, 2)]
@@ -128,10 +129,13 @@ async def test_the_parts_together_say_what_the_whole_says(folder, whole, shards,
     assert sum(sum(step.accepted.values()) for step in watcher.steps) > 5
 
 
-@pytest.mark.parametrize(("shards", "stages"), [(3, 1), (1, 2)])
-async def test_in_bfloat16_drafts_and_neighbours_change_nothing(folder, shards, stages):
-    """Nor do stages; shards add up in an order of their own."""
-    asked = replace(options(folder, shards, stages), dtype="bfloat16")
+@pytest.mark.parametrize(
+    ("shards", "stages", "llm"),
+    [(3, 1, ONE_THREAD), (1, 2, ONE_THREAD), (3, 1, INT8), (1, 2, INT8)],
+)
+async def test_in_bfloat16_drafts_and_neighbours_change_nothing(folder, shards, stages, llm):
+    """Nor do stages; shards add up in an order of their own, and have scales of their own."""
+    asked = replace(options(folder, shards, stages), dtype="bfloat16", llm=llm)
     if not load_rank(asked).describe().batch_invariant:
         pytest.skip("rows depend on each other here, whole or split")
     async with (
@@ -139,6 +143,7 @@ async def test_in_bfloat16_drafts_and_neighbours_change_nothing(folder, shards, 
         engine_over(client, Watcher(), max_batch_tokens=16, num_groups=stages) as engine,
     ):
         assert all(rank.batch_invariant for rank in client.descriptions)
+        assert {rank.quantization for rank in client.descriptions} == {llm.quantization}
         given = await texts(engine)
     half = len(given) // 2
     assert given[:half] == given[half:]

@@ -27,7 +27,6 @@ ALLOWED_IN: dict[str, tuple[str, ...]] = {
     "grpc": (
         "actors/rpc.py",
         "actors/rpc_stream.py",
-        "actors/tls.py",
         "actors/model_server.py",
         "actors/llm/actor.py",
         "actors/ssm/actor.py",

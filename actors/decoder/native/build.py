@@ -34,6 +34,7 @@ _SOURCES = (
     "rows.h",
     "tiles.h",
     "vectors.h",
+    "weights.h",
 )
 _FAST_HERE = ("-O3", "-march=native")
 # No vector crosses the library's border, so that it does not matter how vectors are passed.

@@ -106,11 +106,6 @@ class NativeDecoder:
         self._num_layers = 0
 
     def add_layer(self, weights: LayerWeights) -> None:
-        gate_up = weights.gate_up
-        alternated = Weights(
-            alternating(gate_up.matrix, LANES),
-            None if gate_up.bias is None else alternating(gate_up.bias, LANES),
-        )
         rules = weights.rules
         self._layers[self._num_layers] = _Layer(
             self._own(weights.input_norm),
@@ -120,7 +115,7 @@ class NativeDecoder:
             ALL_POSITIONS if rules.window is None else rules.window,
             self._pack(weights.out),
             self._own(weights.post_norm),
-            self._pack(alternated),
+            self._pack(_alternated(weights.gate_up)),
             self._pack(weights.down),
         )
         self._num_layers += 1
@@ -160,8 +155,8 @@ class NativeDecoder:
         return cosines, sines
 
     def _pack(self, weights: Weights) -> MatrixStruct:
-        self._check(weights.matrix)
-        packed = PackedMatrix(weights.matrix, weights.bias)
+        self._check(weights.dtype)
+        packed = PackedMatrix(weights)
         self._owned.append(packed)
         return packed.struct
 
@@ -169,11 +164,20 @@ class NativeDecoder:
         """A pointer to a tensor that is kept alive."""
         if tensor is None:
             return None
-        self._check(tensor)
+        self._check(tensor.dtype)
         self._owned.append(tensor := tensor.detach().contiguous())
         return tensor.data_ptr()
 
-    def _check(self, tensor: Tensor) -> None:
+    def _check(self, dtype: torch.dtype) -> None:
         """Native code takes all elements for those of one type. Raises ModelError."""
-        if tensor.dtype != self._embedding.dtype:
-            raise ModelError(f"its weights are {tensor.dtype} beside {self._embedding.dtype}")
+        if dtype != self._embedding.dtype:
+            raise ModelError(f"its weights are {dtype} beside {self._embedding.dtype}")
+
+
+def _alternated(weights: Weights) -> Weights:
+    """Outputs of both halves by turns, as `layers.h` takes gate and up."""
+    columns = (weights.bias, weights.scales)
+    return Weights(
+        alternating(weights.matrix, LANES),
+        *(None if column is None else alternating(column, LANES) for column in columns),
+    )

@@ -1,4 +1,4 @@
-"""Matrices in the order in which the native products read them (`products.h`)."""
+"""Matrices in the order in which the native products read them (`weights.h`)."""
 
 from __future__ import annotations
 
@@ -8,43 +8,51 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from actors.decoder.layer_weights import Weights
+
 PANEL = 32
 
 
 class MatrixStruct(ctypes.Structure):
-    """`Matrix` in `products.h`."""
+    """`Matrix` in `weights.h`."""
 
     _fields_ = [
         ("packed", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
         ("in_features", ctypes.c_int64),
         ("out_features", ctypes.c_int64),
     ]
 
 
 class PackedMatrix:
-    """A copy of a matrix and its bias.
+    """A copy of a matrix and what goes with it.
 
     Args:
-        matrix: [out, in], bfloat16 or float32, on the CPU; `in` is even.
-        bias: [out] or None.
+        weights: for rows of bfloat16 or float32, on the CPU; of an even number of columns.
 
     Attributes:
         struct: what native code is given; valid as long as this object lives.
     """
 
-    def __init__(self, matrix: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weights: Weights) -> None:
+        matrix = weights.matrix.detach()
         out_features, in_features = matrix.shape
-        group = 2 if matrix.dtype == torch.bfloat16 else 1
-        padded, missing = matrix.detach(), -out_features % PANEL
-        if missing:
-            padded = F.pad(padded, (0, 0, 0, missing))
-        panels = padded.reshape(-1, PANEL, in_features // group, group)
-        self._packed = panels.permute(0, 2, 1, 3).contiguous()
-        self._bias = None if bias is None else bias.detach().float().contiguous()
+        group = 2 if weights.dtype == torch.bfloat16 else 1
+        if missing := -out_features % PANEL:
+            matrix = F.pad(matrix, (0, 0, 0, missing))
+        panels = matrix.reshape(-1, PANEL, in_features // group, group).permute(0, 2, 1, 3)
+        if matrix.dtype == torch.int8 and group == 2:
+            # The halves of 64 take turns.
+            panels = panels.reshape(*panels.shape[:2], 2, -1, 8).transpose(2, 3)
+        self._packed = panels.contiguous()
+        self._columns = [
+            None if column is None else column.detach().float().contiguous()
+            for column in (weights.bias, weights.scales)
+        ]
         self.struct = MatrixStruct(
             self._packed.data_ptr(),
-            None if self._bias is None else self._bias.data_ptr(),
+            *(None if column is None else column.data_ptr() for column in self._columns),
             in_features,
             out_features,
         )

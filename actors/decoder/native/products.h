@@ -5,60 +5,31 @@
 // lane, from front to back, so it does not depend on how many rows there are.
 #pragma once
 
-#if defined(__AVX512BF16__)
-#include <immintrin.h>
-#endif
-
-#include "vectors.h"
+#include "weights.h"
 
 namespace {
 
-constexpr int64_t kPanel = 2 * kLanes;
-
-// Vectors as long as the registers are, and as many rows at a time as their sums fill registers.
+// As many rows at a time as their sums fill registers.
 #if defined(__AVX512F__)
-constexpr int64_t kWidth = 16;
 constexpr int kTileRows = 14;
 #else
-constexpr int64_t kWidth = 8;
 constexpr int kTileRows = 3;
 #endif
-constexpr int kVectors = kPanel / kWidth;
 
-typedef float Sums __attribute__((vector_size(4 * kWidth)));
-typedef uint32_t Pairs __attribute__((vector_size(4 * kWidth)));
+inline Sums add_products(Sums sums, Sums weights, const float* x) { return sums + weights * *x; }
 
-// `packed` is [panels, in / group, 32, group], where `group` elements of a row are multiplied at
-// once: two of bfloat16, one of float32. Columns beyond `out` are zero.
-struct Matrix {
-  const void* packed;
-  const float* bias;  // [out], or null
-  int64_t in, out;
-};
-
-inline constexpr int64_t group_of(const float*) { return 1; }
-inline constexpr int64_t group_of(const bf16*) { return 2; }
-
-inline Sums add_products(Sums sums, const float* weights, const float* x) {
-  Sums row;
-  std::memcpy(&row, weights, sizeof row);
-  return sums + row * *x;
-}
-
-inline Sums add_products(Sums sums, const bf16* weights, const bf16* x) {
+inline Sums add_products(Sums sums, Pairs weights, const bf16* x) {
   int32_t pair;
   std::memcpy(&pair, x, sizeof pair);
 #if defined(__AVX512BF16__)
-  return (Sums)_mm512_dpbf16_ps((__m512)sums, (__m512bh)_mm512_loadu_si512(weights),
-                                  (__m512bh)_mm512_set1_epi32(pair));
+  return (Sums)_mm512_dpbf16_ps((__m512)sums, (__m512bh)weights,
+                                (__m512bh)_mm512_set1_epi32(pair));
 #else
-  Pairs both;
-  std::memcpy(&both, weights, sizeof both);
   float low, high;
   const uint32_t low_bits = uint32_t(pair) << 16, high_bits = uint32_t(pair) & 0xFFFF0000u;
   std::memcpy(&low, &low_bits, sizeof low);
   std::memcpy(&high, &high_bits, sizeof high);
-  return sums + (Sums)(both << 16) * low + (Sums)(both & 0xFFFF0000u) * high;
+  return sums + (Sums)(weights << 16) * low + (Sums)(weights & 0xFFFF0000u) * high;
 #endif
 }
 
@@ -69,26 +40,28 @@ inline void prefetch(const void* from) {
   __builtin_prefetch((const char*)from + 4096 + 64);
 }
 
-// sums [kRows, 32] of `kRows` rows of [kRows, in] with one panel.
-template <int kRows, class T>
-void multiply_tile(const T* x, int64_t in, const T* panel, float* sums) {
+// sums [kRows, 32] of `kRows` rows of [kRows, in] with one panel, whose elements are T or int8.
+template <int kRows, class T, class W>
+void multiply_tile(const T* x, int64_t in, const W* panel, float* sums) {
   constexpr int64_t kGroup = group_of((const T*)nullptr);
   Sums acc[kRows][kVectors] = {};
   for (int64_t k = 0; k < in; k += kGroup) {
-    const T* weights = panel + k * kPanel;
-    if (kRows > 2) prefetch(weights);
+    const W* from = panel + k * kPanel;
+    if (kRows > 2) prefetch(from);
+    VectorOf<T> weights[kVectors];
+    load_weights(from, weights);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v)
-        acc[r][v] = add_products(acc[r][v], weights + v * kWidth * kGroup, x + r * in + k);
+        acc[r][v] = add_products(acc[r][v], weights[v], x + r * in + k);
     }
   }
   std::memcpy(sums, acc, sizeof acc);
 }
 
-template <int kRows, class T>
-void multiply_rows(int64_t rows, const T* x, int64_t in, const T* panel, float* sums) {
+template <int kRows, class T, class W>
+void multiply_rows(int64_t rows, const T* x, int64_t in, const W* panel, float* sums) {
   if (rows == kRows) return multiply_tile<kRows>(x, in, panel, sums);
   if constexpr (kRows > 1) multiply_rows<kRows - 1>(rows, x, in, panel, sums);
 }
@@ -102,18 +75,26 @@ void multiply(const T* x, int64_t rows, const Matrix& matrix, Sink sink) {
   const int64_t blocks = (rows + kTileRows - 1) / kTileRows;
 #pragma omp for schedule(static)
   for (int64_t p = 0; p < panels; ++p) {
-    const T* panel = (const T*)matrix.packed + p * kPanel * matrix.in;
-    const int64_t column = p * kPanel;
-    float bias[kPanel] = {};
-    if (matrix.bias)
-      std::copy_n(matrix.bias + column, std::min(kPanel, matrix.out - column), bias);
+    const int64_t place = p * kPanel * matrix.in, column = p * kPanel;
+    const int64_t width = std::min(kPanel, matrix.out - column);
+    float bias[kPanel] = {}, scales[kPanel];
+    std::fill_n(scales, kPanel, 1.0f);
+    if (matrix.bias) std::copy_n(matrix.bias + column, width, bias);
+    if (matrix.scales) std::copy_n(matrix.scales + column, width, scales);
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t first = b * rows / blocks, end = (b + 1) * rows / blocks;
+      const T* from = x + first * matrix.in;
       float sums[kTileRows * kPanel];
-      multiply_rows<kTileRows>(end - first, x + first * matrix.in, matrix.in, panel, sums);
+      if (matrix.scales)
+        multiply_rows<kTileRows>(end - first, from, matrix.in,
+                                 (const int8_t*)matrix.packed + place, sums);
+      else
+        multiply_rows<kTileRows>(end - first, from, matrix.in, (const T*)matrix.packed + place,
+                                 sums);
       for (int64_t r = first; r < end; ++r) {
         const float* own = sums + (r - first) * kPanel;
-        sink(r, column, load(own) + load(bias), load(own + kLanes) + load(bias + kLanes));
+        sink(r, column, load(own) * load(scales) + load(bias),
+             load(own + kLanes) * load(scales + kLanes) + load(bias + kLanes));
       }
     }
   }

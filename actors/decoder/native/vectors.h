@@ -13,6 +13,7 @@ constexpr int64_t kLanes = 16;
 typedef float Floats __attribute__((vector_size(64)));
 typedef int32_t Ints __attribute__((vector_size(64)));
 typedef uint32_t Words __attribute__((vector_size(64)));
+typedef int8_t Bytes __attribute__((vector_size(16)));
 typedef uint16_t Halves __attribute__((vector_size(32)));
 
 struct bf16 {

@@ -7,6 +7,7 @@ products and the embedding.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -52,20 +53,27 @@ class FusedPart:
         first_layer: of this rank; `add_layer` takes the others.
         num_layers: of this rank.
         world: the ranks.
+        prepare: what is made of the weights of each product.
     """
 
     backend = "fused"
 
     def __init__(
-        self, skeleton: Skeleton, first_layer: Foreign, num_layers: int, world: World
+        self,
+        skeleton: Skeleton,
+        first_layer: Foreign,
+        num_layers: int,
+        world: World,
+        prepare: Callable[[Weights], Weights],
     ) -> None:
         self._grid = grid = world.grid
         self._config = skeleton.model.config
+        self._prepare = prepare
         self._embedding: Foreign = skeleton.embedding
         self._head: Product | None = None
         norm: Tensor = skeleton.body.norm.weight.detach()
         if grid.is_last_stage:
-            self._head = precise_product(weights_of(skeleton.head))
+            self._head = precise_product(prepare(weights_of(skeleton.head)))
             _let_go(skeleton.head)
         shape = decoder_shape(self._config, first_layer, num_layers)
         self.kv_shape = shape.kv
@@ -80,7 +88,7 @@ class FusedPart:
 
     def add_layer(self, layer: Foreign) -> None:
         """The next layer; nothing of it is kept, nor left in it."""
-        weights = take_layer(layer, self._config)
+        weights = take_layer(layer, self._config, self._prepare)
         _let_go(layer)  # what was joined is there twice
         self._decoder.add_layer(weights if self._grid.shard == 0 else _without_sum_biases(weights))
 
@@ -100,7 +108,7 @@ def _let_go(module: nn.Module) -> None:
 
 def _without_sum_biases(weights: LayerWeights) -> LayerWeights:
     """Of the products that are summed over shards one shard adds the bias."""
-    out, down = Weights(weights.out.matrix), Weights(weights.down.matrix)
+    out, down = (replace(part, bias=None) for part in (weights.out, weights.down))
     return replace(weights, out=out, down=down)
 
 

@@ -14,6 +14,7 @@ from actors.llm.parallel.grid import Grid
 from actors.llm.parallel.meeting import Meeting
 from actors.llm.parallel.stage_loading import load_stage
 from actors.llm.parallel.world import World
+from actors.llm.quantization import Int8
 from actors.llm.rank import Rank, RankOptions, make_rank
 
 
@@ -38,5 +39,6 @@ def load_rank_of_several(options: RankOptions, grid: Grid, meeting: Meeting) -> 
         options = replace(options, vocabulary=None)  # draws nothing, so needs no grammars
     dtype = DTYPES[options.dtype]
     stream = open_stream(options.llm, dtype, device, world)
-    loaded = load_stage(options.path, dtype, device, world, stream)
+    int8 = Int8() if options.llm.quantization == "int8" else None
+    loaded = load_stage(options.path, dtype, device, world, stream, int8)
     return make_rank(loaded, options, world.num_local if on_cpu else 1)

@@ -59,6 +59,11 @@ class World:
         self._sending: deque[tuple[Foreign, Tensor]] = deque()
 
     @classmethod
+    def of_one(cls, device: torch.device) -> World:
+        """A rank that is all of its LLM, and exchanges nothing."""
+        return cls(Grid(1, 1, 0), None, 1, device)
+
+    @classmethod
     def join(cls, grid: Grid, meeting: Meeting, timeout_s: float, device: torch.device) -> World:
         """Meet the other ranks; returns when all have come.
 

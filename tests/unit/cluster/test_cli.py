@@ -13,7 +13,8 @@ from actors.errors import InputError, ModelError, TreeServeError
 from cluster import cli
 
 ROOT = Path(__file__).resolve().parents[3]
-READY = ROOT / "deploy" / "configs" / "smollm2.yaml"
+CONFIGS = ROOT / "deploy" / "configs"
+READY = CONFIGS / "smollm2.yaml"
 
 
 @pytest.fixture
@@ -28,6 +29,18 @@ def test_validate_shows_the_placement(capsys: pytest.CaptureFixture[str]) -> Non
     out = capsys.readouterr().out
     assert "is valid" in out
     assert "LLM stage 0, 1 rank" in out
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_ready_configuration_is_valid(path: Path) -> None:
+    assert cli.main(["validate", str(path)]) == 0
+
+
+def test_several_nodes_share_the_model_by_stages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", str(CONFIGS / "several-nodes.yaml")]) == 0
+    out = capsys.readouterr().out
+    assert "strategy SPREAD" in out
+    assert out.count("4 ranks (CPU 4, GPU 4)") == 2
 
 
 def test_validate_tells_all_mistakes(bad_config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,11 +75,15 @@ def test_the_model_that_is_here_is_looked_at(
     )
     (tmp_path / "model.safetensors").touch()
     path = tmp_path / "config.yaml"
-    path.write_text(f"{{model: {{path: {tmp_path}}}, scheduler: {{kv_memory_bytes: 10}}}}")
+    path.write_text(
+        f"{{model: {{path: {tmp_path}}}, scheduler: {{kv_memory_bytes: 10}}, "
+        "llm: {quantization: int8}}"
+    )
     assert cli.main([command, str(path)]) == 2
-    tokenizer, memory = capsys.readouterr().err.splitlines()
+    tokenizer, memory, weights = capsys.readouterr().err.splitlines()
     assert "model.path: " in tokenizer and "tokenizer" in tokenizer
     assert "scheduler.kv_memory_bytes: 10 bytes do not hold" in memory
+    assert "llm.quantization: its config.json cannot be used" in weights
 
 
 def test_validate_fetches_no_model(tmp_path: Path) -> None:

@@ -8,6 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from actors.errors import ConfigError
+from actors.request_manager.drafter_names import LEARNERS
+from actors.request_manager.drafters import DRAFTERS
+from actors.vocabulary import Vocabulary
 from cluster.config import Config, config_of, load_config, parse_config, with_address
 
 READY = sorted((Path(__file__).resolve().parents[3] / "deploy" / "configs").glob("*.yaml"))
@@ -119,6 +122,7 @@ def test_values_of_another_type_are_refused(text: str, path: str) -> None:
         ("llm: {offload: cpu, tensor_parallel: 3}", "llm.offload"),
         ("llm: {offload: cpu, offload_dir: /tmp}", "llm.offload_dir"),
         ("llm: {offload: nvme, quantization: int8}", "llm.quantization"),
+        ("llm: {quantization: int4}", "llm.quantization"),
         ("api: {replicas: 2}", "api.replicas"),
     ],
 )
@@ -226,3 +230,15 @@ def test_an_unknown_verification_rule_is_refused_by_name() -> None:
     (problem,) = problems("speculation: {verification: hope}")
     assert "speculation.verification" in problem
     assert "'mss'" in problem
+
+
+def test_drafters_that_learn_have_bounded_memory() -> None:
+    speculation = parse_config("{speculation: {drafters: [suffix, ngram]}}").speculation
+    assert speculation.suffix_global
+    for key in ("suffix_memory_bytes", "ngram_memory_bytes"):
+        (problem,) = problems(f"speculation: {{drafters: [suffix], {key}: 1000}}")
+        assert f"speculation.{key}" in problem
+    vocabulary = Vocabulary((b"a",), ("a",), frozenset())
+    for name, make in DRAFTERS.items():
+        assert make(speculation, vocabulary, lambda text: ()).name == name
+    assert DRAFTERS.keys() >= LEARNERS

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from actors.drafts import DraftModelDescription, DraftReply, DraftRequest, SessionDraft
 from actors.errors import ProtocolError
 from actors.messages import LLMDescription, Row, StepMessage, StepReply
-from actors.request_manager.ports import Draft, DraftTask
+from actors.request_manager.ports import Draft, DraftTask, StepDraws
 from actors.sampling import SamplingParams
 from actors.tree import TokenTree
 from cluster.metrics import DRAFTER_OUTCOMES, Metrics
@@ -136,3 +136,16 @@ async def test_what_became_of_asking_a_drafter(answer: object, outcome: str) -> 
     assert registry.get_sample_value("treeserve_drafter_seconds_sum", labels) == 0.5
     drafter.forget(9)
     assert inner.forgotten == [9]
+
+
+def test_a_drafter_that_learns_is_told_of_steps_and_no_other() -> None:
+    class Learning(ScriptedDrafter):
+        def observe(self, steps: Sequence[StepDraws]) -> None:
+            seen.extend(steps)
+
+    seen: list[StepDraws] = []
+    step = StepDraws([1, 2], 1, 0, TokenTree(), {-1: 2}, True)
+    for inner in (ScriptedDrafter({}), Learning({})):
+        metrics = Metrics(CollectorRegistry(), "m", ["scripted"])
+        ObservedDrafter(inner, metrics).observe([step])
+    assert seen == [step]

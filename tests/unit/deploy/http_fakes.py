@@ -111,6 +111,7 @@ class ScriptedBackend:
             drafters=("ssm", "prompt_lookup"),
             verifications=("coupled", "naive"),
             batch_invariant=True,
+            quantization="int8",
             note=self.note,
         )
 

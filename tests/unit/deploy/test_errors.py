@@ -174,6 +174,7 @@ async def test_status_routes(serve):
     assert (model["id"], model["object"]) == (MODEL, "model")
     assert model["max_model_len"] == served.backend.description.max_context_tokens
     assert model["batch_invariant"] is True
+    assert model["quantization"] == "int8"
     assert model["note"] == "dequantised from a 4-bit GGUF"
     assert (await served.http.get(f"/v1/models/{MODEL}")).json() == model
     assert "note" not in (await serve().http.get("/v1/models")).json()["data"][0]

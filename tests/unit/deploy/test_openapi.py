@@ -42,6 +42,8 @@ async def test_it_says_what_the_parameters_do(serve):
         assert "raw_logprobs" in properties["logprobs"]["description"]
         for name in ("frequency_penalty", "logit_bias", "best_of", "guided_regex", "min_p"):
             assert properties[name]["description"]
+    drafters = schemas["Speculation"]["properties"]["drafters"]["description"]
+    assert all(name in drafters for name in ("grammar", "ngram", "prompt_lookup", "ssm", "suffix"))
     [forms, _] = schemas["ChatRequest"]["properties"]["response_format"]["anyOf"]
     names = [form["$ref"].rsplit("/", 1)[-1] for form in forms["oneOf"]]
     assert names == ["AnyText", "JsonObject", "JsonOfSchema"]

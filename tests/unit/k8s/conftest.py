@@ -30,6 +30,16 @@ def ha() -> Manifests:
     return Manifests(render(OVERLAYS / "ha"))
 
 
+@pytest.fixture
+def stages() -> Manifests:
+    return Manifests(render(OVERLAYS / "stages"))
+
+
+@pytest.fixture
+def offload() -> Manifests:
+    return Manifests(render(OVERLAYS / "offload"))
+
+
 @pytest.fixture(scope="session")
 def routes() -> set[str]:
     """Paths that the server answers."""

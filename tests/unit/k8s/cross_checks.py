@@ -9,11 +9,13 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from manifests import Manifests, Workload, find_all, quantity
+from placing import can_hold_ingress, most_actors, worker_pods
 from render import Manifest
 
-from cluster.placement import plan_placement
+from cluster.placement import RESOURCES, plan_placement
 
 ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "k8s" / "README.md"
@@ -24,6 +26,7 @@ STRANGERS = (
     {"k8s-app": "kube-dns"},
     {"app.kubernetes.io/name": "kuberay-operator"},
     {"app.kubernetes.io/name": "prometheus"},
+    {"app.kubernetes.io/name": "opentelemetry-collector"},
 )
 """Pods of others that policies name."""
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
@@ -31,17 +34,7 @@ PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
 def port_problems(manifests: Manifests) -> Iterator[str]:
     """Is every port that somebody asks for one that somebody listens on?"""
-    config = manifests.config
-    first, last = config.metrics.port_range
-    for worker in manifests.workers:
-        ports = dict(worker.ports)
-        if ports.pop("serve", None) != config.api.port:
-            yield f"{worker.name}: api.port is {config.api.port}, the port 'serve' is not"
-        actors = [port for name, port in ports.items() if name.startswith("actor-")]
-        wanted = list(range(first, last + 1))
-        num_actors = len(plan_placement(config).bundles)
-        if actors != wanted or len(wanted) != num_actors:
-            yield f"{worker.name}: {num_actors} actors, metrics at {wanted}, ports {actors}"
+    yield from _worker_port_problems(manifests)
     for pod in manifests.ray_pods:
         for name, port in pod.ports.items():
             if RAY_PORTS.get(name, port) != port:
@@ -55,14 +48,58 @@ def port_problems(manifests: Manifests) -> Iterator[str]:
         for end in monitor["spec"]["podMetricsEndpoints"]:
             pods = manifests.selected(monitor["spec"]["selector"])
             optional = end["port"].startswith("actor-")  # fewer actors, fewer ports
-            if not optional and not all(end["port"] in pod.ports for pod in pods):
-                yield f"PodMonitor asks port {end['port']}, which some of its pods lack"
+            if not optional and not any(end["port"] in pod.ports for pod in pods):
+                yield f"PodMonitor asks port {end['port']}, which its pods lack"
     yield from _policy_port_problems(manifests)
     for service in manifests.of("Service"):
         pods = manifests.selected({"matchLabels": service["spec"]["selector"]})
         for port in service["spec"]["ports"]:
             if not any(port["targetPort"] in pod.ports for pod in pods):
                 yield f"Service {service['metadata']['name']}: nobody listens on {port}"
+
+
+def _worker_port_problems(manifests: Manifests) -> Iterator[str]:
+    config = manifests.config
+    first, last = config.metrics.port_range
+    most = {worker.name: most_actors(manifests, worker) for worker in manifests.workers}
+    if last - first + 1 != max(most.values()):
+        yield f"metrics at {first} to {last}, up to {max(most.values())} actors on a pod"
+    for worker in manifests.workers:
+        if can_hold_ingress(manifests, worker) and worker.ports.get("serve") != config.api.port:
+            yield f"{worker.name}: api.port is {config.api.port}, the port 'serve' is not"
+        actors = {name: port for name, port in worker.ports.items() if name.startswith("actor-")}
+        if list(actors.values()) != list(range(first, first + most[worker.name])):
+            yield f"{worker.name}: up to {most[worker.name]} actors, ports {actors}"
+        for name, port in actors.items():
+            if not any(_scrapes(monitor, name) for monitor in _selecting(manifests, worker)):
+                yield f"{worker.name}: no PodMonitor asks port {name}"
+            if not any(_lets_in(policy, name, port) for policy in _selecting(manifests, worker)):
+                yield f"{worker.name}: no NetworkPolicy lets Prometheus in at {name}, {port}"
+
+
+def _selecting(manifests: Manifests, pod: Workload) -> Iterator[Manifest]:
+    """PodMonitors and network policies of a pod."""
+    for one in manifests.of("PodMonitor", "NetworkPolicy"):
+        selector = one["spec"].get("selector") or one["spec"].get("podSelector", {})
+        if pod.name in [found.name for found in manifests.selected(selector)]:
+            yield one
+
+
+def _scrapes(monitor: Manifest, name: str) -> bool:
+    return any(end["port"] == name for end in monitor["spec"].get("podMetricsEndpoints", []))
+
+
+def _lets_in(policy: Manifest, name: str, port: int) -> bool:
+    return any(
+        entry["port"] == name or _in_range(entry, port)
+        for rule in policy["spec"].get("ingress", [])
+        for entry in rule.get("ports", [])
+    )
+
+
+def _in_range(entry: Manifest, port: int) -> bool:
+    first = entry["port"]
+    return isinstance(first, int) and first <= port <= entry.get("endPort", first)
 
 
 def _policy_port_problems(manifests: Manifests) -> Iterator[str]:
@@ -73,6 +110,26 @@ def _policy_port_problems(manifests: Manifests) -> Iterator[str]:
                 known = {known for pod in pods for known in (*pod.ports, *pod.ports.values())}
                 if port["port"] not in known:
                     yield f"NetworkPolicy {policy['metadata']['name']}: nobody listens on {port}"
+
+
+def serving_problems(manifests: Manifests) -> Iterator[str]:
+    """Only pods that may get the ingress are asked for HTTP, and get requests."""
+    config = manifests.config
+    if manifests.head.ports.get("serve") != config.api.port:
+        yield "the operator makes no service: the head names no port 'serve', or another"
+    for pod in worker_pods(manifests):
+        if can_hold_ingress(manifests, pod):
+            continue
+        asked = {
+            port for probe in PROBES for port in find_all(pod.container.get(probe, {}), "port")
+        }
+        if asked & {"serve", config.api.port}:
+            yield f"{pod.name}: a probe asks for HTTP, which this pod never answers"
+        if "lifecycle" in pod.container:
+            yield f"{pod.name}: has no HTTP to drain"
+        # Every worker is behind the service, and what has no probe of its own gets Ray's.
+        if pod.container.get("readinessProbe", {}).get("exec") != {"command": ["false"]}:
+            yield f"{pod.name}: gets requests as soon as it is ready, and has nobody to answer them"
 
 
 def selector_problems(manifests: Manifests) -> Iterator[str]:
@@ -124,14 +181,9 @@ def image_problems(manifests: Manifests) -> Iterator[str]:
 
 def secret_problems(manifests: Manifests) -> Iterator[str]:
     """Does the README create each secret that is used, and the set each volume claim?"""
-    made = dict(
-        re.findall(
-            r"create secret generic (\S+) --from-\w+=([\w.]+)=",
-            README.read_text() if README.exists() else "",
-        )
-    )
+    made = secrets_made(README.read_text())
     for reference in find_all(manifests.objects, "secretKeyRef"):
-        if made.get(reference["name"]) != reference["key"]:
+        if reference["key"] not in made.get(reference["name"], set()):
             yield f"secret {reference['name']}, key {reference['key']}: nobody makes it"
     for name in find_all(manifests.objects, "secretName"):
         if name not in made:
@@ -140,21 +192,24 @@ def secret_problems(manifests: Manifests) -> Iterator[str]:
     for name in find_all(manifests.objects, "claimName"):
         if name not in claims:
             yield f"volume claim {name}: there is none"
-    keys_file = Path(manifests.config.api.api_keys_file or "")
-    mounted = {
-        mount["mountPath"]: mount["name"]
-        for worker in manifests.workers
-        for mount in worker.container["volumeMounts"]
-    }
-    volume = mounted.get(str(keys_file.parent))
-    secrets = {
-        volume["name"]: volume["secret"]["secretName"]
-        for worker in manifests.workers
-        for volume in worker.template["spec"]["volumes"]
-        if "secret" in volume
-    }
-    if made.get(secrets.get(volume or "", "")) != keys_file.name:
-        yield f"api.api_keys_file: no secret is mounted as {keys_file}"
+    config = manifests.config
+    for worker in manifests.workers:
+        wanted = {}
+        if can_hold_ingress(manifests, worker):
+            wanted["api.api_keys_file"] = config.api.api_keys_file or ""
+        for name, path in config.grpc.tls or {}:
+            wanted[f"grpc.tls.{name}"] = path
+        for field, path in wanted.items():
+            volume = worker.volumes.get(str(Path(path).parent), {})
+            secret = volume.get("secret", {}).get("secretName", "")
+            if Path(path).name not in made.get(secret, set()):
+                yield f"{worker.name}: {field}: no secret is mounted as {path}"
+
+
+def secrets_made(text: str) -> dict[str, set[str]]:
+    """The keys of every secret that the README's commands make."""
+    commands = re.findall(r"create secret generic (\S+)(.*)", text)
+    return {name: set(re.findall(r"--from-\w+=([\w.]+)=", rest)) for name, rest in commands}
 
 
 def resource_problems(manifests: Manifests) -> Iterator[str]:
@@ -164,29 +219,60 @@ def resource_problems(manifests: Manifests) -> Iterator[str]:
         for name, amount in resources["requests"].items():
             if quantity(amount) > quantity(resources["limits"].get(name, amount)):
                 yield f"{pod.name}: asks for more {name} than its limit"
-    (worker,) = manifests.workers
-    (group,) = manifests.cluster["workerGroupSpecs"]
-    cpus, limit = float(group["rayStartParams"]["num-cpus"]), worker.limit("cpu")
-    if cpus > limit:
-        yield f"{worker.name}: num-cpus {cpus:g} is more than the pod's {limit:g}"
-    placement = plan_placement(manifests.config)
-    for name, size in (("CPU", cpus), ("GPU", worker.limit("nvidia.com/gpu"))):
-        overrides = manifests.application["deployments"]
-        wanted = sum(bundle.get(name, 0) for bundle in placement.bundles)
-        wanted += sum(one["ray_actor_options"].get(f"num_{name.lower()}s", 0) for one in overrides)
-        if wanted > size * worker.max_pods:
+    overrides = manifests.application["deployments"]
+    for name in RESOURCES:
+        size = sum(pod.resources[name] for pod in worker_pods(manifests))
+        wanted = sum(bundle.get(name, 0) for bundle in plan_placement(manifests.config).bundles)
+        wanted += sum(
+            one.get("ray_actor_options", {}).get(f"num_{name.lower()}s", 0) for one in overrides
+        )
+        if wanted > size:
             yield f"the application wants {name} {wanted:g}, the workers have {size:g}"
-    yield from _memory_problems(manifests, worker, group)
+    for worker in manifests.workers:
+        cpus, limit = worker.resources["CPU"], worker.limit("cpu")
+        if cpus > limit:
+            yield f"{worker.name}: num-cpus {cpus:g} is more than the pod's {limit:g}"
+        yield from _memory_problems(manifests, worker)
 
 
-def _memory_problems(manifests: Manifests, worker: Workload, group: Manifest) -> Iterator[str]:
+def _memory_problems(manifests: Manifests, worker: Workload) -> Iterator[str]:
     config = manifests.config
     kv = config.scheduler.kv_memory_bytes
     if kv == "auto":
         yield "scheduler.kv_memory_bytes: auto would go by the node's memory, not by the pod's"
         return
-    used = float(group["rayStartParams"]["object-store-memory"])
+    used = float(worker.start["object-store-memory"])
     used += sum(ssm.kv_memory_bytes for ssm in config.ssms)
     used += 0 if config.llm.device == "cuda" else kv
     if used > worker.limit("memory") / 2:
         yield f"{worker.name}: {used:g} bytes of caches in a pod of {worker.limit('memory'):g}"
+
+
+def offload_problems(manifests: Manifests) -> Iterator[str]:
+    """Do weights that are to be streamed come from elsewhere, and is there what that needs?"""
+    llm = manifests.config.llm
+    if llm.offload == "cpu" and llm.device != "cuda":
+        yield "llm.offload: cpu streams nothing where the device is the CPU"
+    if llm.offload == "nvme":
+        if "libaio-dev" not in (ROOT / "deploy" / "Dockerfile").read_text():
+            yield "llm.offload: nvme: the image lacks libaio-dev"
+        for worker in manifests.workers:
+            folder = Path(llm.offload_dir or "")
+            if not any(folder.is_relative_to(path) for path in worker.volumes):
+                yield f"{worker.name}: llm.offload_dir is on no volume"
+
+
+def tracing_problems(manifests: Manifests) -> Iterator[str]:
+    """Does a policy let spans out to the collector's port?"""
+    if (endpoint := manifests.config.tracing.endpoint) is None:
+        return
+    port = urlsplit(endpoint).port
+    for worker in manifests.workers:
+        let_out = [
+            entry
+            for policy in _selecting(manifests, worker)
+            for rule in policy["spec"].get("egress", [])
+            for entry in rule.get("ports", [])
+        ]
+        if not any(_in_range(entry, port or 0) for entry in let_out):
+            yield f"{worker.name}: no NetworkPolicy lets spans out to {endpoint}"

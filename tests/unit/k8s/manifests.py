@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -22,11 +23,16 @@ def quantity(text: object) -> float:
 
 @dataclass(frozen=True)
 class Workload:
-    """A pod template, and how it is used."""
+    """A pod template, and how it is used.
+
+    Attributes:
+        start: parameters of `ray start`.
+    """
 
     name: str
     template: Manifest
     max_pods: int = 1
+    start: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -40,6 +46,22 @@ class Workload:
     @property
     def ports(self) -> dict[str, int]:
         return {port["name"]: port["containerPort"] for port in self.container.get("ports", [])}
+
+    @property
+    def volumes(self) -> dict[str, Manifest]:
+        """By where they are mounted."""
+        named = {volume["name"]: volume for volume in self.template["spec"].get("volumes", [])}
+        mounts = self.container.get("volumeMounts", [])
+        return {
+            mount["mountPath"]: named[mount["name"]] for mount in mounts if mount["name"] in named
+        }
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """What Ray takes a pod to have; of its own resources in quotes, as the shell wants them."""
+        own = json.loads(self.start.get("resources", "'{}'").strip("'"))
+        cpus = float(self.start["num-cpus"])
+        return {"CPU": cpus, "GPU": self.limit("nvidia.com/gpu"), **own}
 
     def limit(self, resource: str) -> float:
         return quantity(self.container["resources"]["limits"].get(resource, 0))
@@ -72,7 +94,9 @@ class Manifests:
     def workers(self) -> list[Workload]:
         groups = self.cluster["workerGroupSpecs"]
         return [
-            Workload(group["groupName"], group["template"], group["maxReplicas"])
+            Workload(
+                group["groupName"], group["template"], group["maxReplicas"], group["rayStartParams"]
+            )
             for group in groups
         ]
 
@@ -96,6 +120,11 @@ class Manifests:
     def application(self) -> Manifest:
         (application,) = self.serve_config["applications"]
         return dict(application)
+
+    def deployment(self, name: str) -> Manifest:
+        """What Serve's file says of a deployment; empty if nothing."""
+        named = {one["name"]: one for one in self.application["deployments"]}
+        return dict(named.get(name, {}))
 
     @property
     def config(self) -> Config:

@@ -1,6 +1,7 @@
 """Renders the subset of kustomize that our manifests use, and refuses everything else of it.
 
-Resources, a namespace, JSON patches (RFC 6902: add, replace, remove) and ConfigMaps out of files.
+Resources, a namespace, JSON patches (RFC 6902: add, copy, replace, remove) and ConfigMaps out of
+files.
 """
 
 from __future__ import annotations
@@ -78,14 +79,25 @@ def _patch(found: list[Manifest], target: Manifest, operations: list[Manifest]) 
 
 def apply(manifest: Manifest, operation: Manifest) -> None:
     """One operation of a JSON patch, in place."""
-    keys = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
-    place: Any = manifest
     try:
-        for key in keys[:-1]:
-            place = place[int(key) if isinstance(place, list) else key]
-        _change(place, keys[-1], operation)
+        if operation["op"] == "copy":
+            value = _find(manifest, _keys(operation["from"]))
+            operation = {"op": "add", "path": operation["path"], "value": value}
+        *above, last = _keys(operation["path"])
+        _change(_find(manifest, above), last, operation)
     except (KeyError, IndexError, ValueError, TypeError) as error:
         raise RenderError(f"{operation['op']} {operation['path']}: no such place") from error
+
+
+def _keys(pointer: str) -> list[str]:
+    return [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+
+
+def _find(manifest: Manifest, keys: list[str]) -> Any:
+    place: Any = manifest
+    for key in keys:
+        place = place[int(key) if isinstance(place, list) else key]
+    return place
 
 
 def _change(place: Any, key: str, operation: Manifest) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from manifests import Manifests, find_all
+from placing import can_hold_ingress, worker_pods
 from pydantic import BaseModel, ValidationError
 from ray.serve.schema import DeploymentSchema, ServeApplicationSchema, ServeDeploySchema
 
@@ -104,7 +105,9 @@ def time_problems(manifests: Manifests) -> Iterator[str]:
     longest_s = config.api.request_timeout_s or float("inf")
     if manifests.service["rayClusterDeletionDelaySeconds"] <= longest_s:
         yield "an old cluster goes before its longest answer has ended"
-    for worker in manifests.workers:
+    for worker in worker_pods(manifests):
+        if not can_hold_ingress(manifests, worker):
+            continue
         command = worker.container["lifecycle"]["preStop"]["exec"]["command"]
         grace_s = float(command[command.index("--grace-s") + 1])
         port = int(command[command.index("--port") + 1])

@@ -5,14 +5,18 @@ from __future__ import annotations
 import pytest
 from cross_checks import (
     image_problems,
+    offload_problems,
     path_problems,
     port_problems,
     resource_problems,
     secret_problems,
     selector_problems,
+    serving_problems,
+    tracing_problems,
 )
 from manifests import Manifests
 from metric_checks import dashboard_queries, exported, metric_problems, rules
+from placing import placement_problems
 from schemas import needs_crds, pod_problems, schema_problems
 from serve_checks import operator_problems, security_problems, serve_problems, time_problems
 
@@ -47,6 +51,10 @@ def test_the_serve_configuration(overlay: Manifests, monkeypatch: pytest.MonkeyP
         selector_problems,
         secret_problems,
         resource_problems,
+        placement_problems,
+        serving_problems,
+        offload_problems,
+        tracing_problems,
     ],
 )
 def test_what_no_schema_holds(overlay: Manifests, check) -> None:

@@ -5,20 +5,26 @@ from __future__ import annotations
 import pytest
 from cross_checks import (
     image_problems,
+    offload_problems,
     path_problems,
     port_problems,
     resource_problems,
     secret_problems,
     selector_problems,
+    serving_problems,
+    tracing_problems,
 )
 from manifests import Manifests, find_all
 from metric_checks import exported, metric_problems, used
+from placing import most_actors, placement_problems
 from render import apply
 from schemas import needs_crds, schema_problems
 from serve_checks import operator_problems, security_problems, serve_problems, time_problems
 
 WORKER = "/spec/rayClusterConfig/workerGroupSpecs/0"
 CONTAINER = f"{WORKER}/template/spec/containers/0"
+STAGE = "/spec/rayClusterConfig/workerGroupSpecs/1"
+STAGE_CONTAINER = f"{STAGE}/template/spec/containers/0"
 
 
 def change(manifests: Manifests, op: str, path: str, value: object = None) -> None:
@@ -208,6 +214,146 @@ def test_a_grace_that_is_too_short(cpu: Manifests, path: str, value: object) -> 
 def test_a_door_left_open(cpu: Manifests, path: str, value: object) -> None:
     change(cpu, "replace", path, value)
     assert list(security_problems(cpu))
+
+
+HTTP_PROBE = {"httpGet": {"path": "/ready", "port": 8000}}
+
+
+@pytest.mark.parametrize(
+    ("op", "path", "value", "told"),
+    [
+        ("add", f"{STAGE_CONTAINER}/startupProbe", HTTP_PROBE, "which this pod never answers"),
+        ("replace", f"{STAGE_CONTAINER}/livenessProbe", HTTP_PROBE, "which this pod never answers"),
+        ("remove", f"{STAGE_CONTAINER}/readinessProbe", None, "gets requests"),
+        ("add", f"{STAGE_CONTAINER}/lifecycle", {"preStop": {}}, "no HTTP to drain"),
+        ("remove", "/spec/rayClusterConfig/headGroupSpec/template/spec/containers/0/ports/3", None,
+         "makes no service"),
+    ],
+)  # fmt: skip
+def test_a_pod_asked_for_http_that_never_answers(
+    stages: Manifests, op: str, path: str, value: object, told: str
+) -> None:
+    change(stages, op, path, value)
+    (problem,) = serving_problems(stages)
+    assert told in problem
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        (f"{WORKER}/rayStartParams/resources", '\'{"ingress": 1, "stage": 2}\'', "share a pod"),
+        (f"{WORKER}/rayStartParams/resources", "'{\"stage\": 1}'", "hold the ingress"),
+        (f"{STAGE}/rayStartParams/resources", "'{}'", "do not fit the pods"),
+        (f"{STAGE}/maxReplicas", 2, "fewer pods than the 3"),
+    ],
+)
+def test_a_place_that_an_actor_must_not_get(
+    stages: Manifests, path: str, value: object, told: str
+) -> None:
+    change(stages, "replace", path, value)
+    assert any(told in problem for problem in placement_problems(stages))
+
+
+def test_an_ingress_that_bundles_may_leave_no_room(stages: Manifests) -> None:
+    change_serve(stages, "num_cpus: 0.1", "num_cpus: 1")
+    assert list(placement_problems(stages)) == ["the bundles may leave no room for the ingress"]
+
+
+def test_stages_that_may_share_one_of_two_pods(stages: Manifests) -> None:
+    change_serve(stages, ", stage: 1}", "}")
+    problems = list(placement_problems(stages))
+    assert "two stages may come to share a pod" in problems
+
+
+def test_two_pods_of_which_one_is_enough(stages: Manifests) -> None:
+    change(stages, "remove", STAGE)
+    change(stages, "replace", f"{WORKER}/maxReplicas", 2)
+    change(stages, "replace", f"{WORKER}/rayStartParams/num-cpus", "4")
+    change_serve(stages, ", stage: 1}", "}")
+    assert "all bundles fit fewer pods than the 2 that there may be" in placement_problems(stages)
+
+
+def test_bundles_that_the_configuration_does_not_ask_for(stages: Manifests) -> None:
+    change_serve(stages, "pipeline_parallel: 2", "pipeline_parallel: 3")
+    (problem,) = placement_problems(stages)
+    assert "the configuration asks for" in problem
+
+
+def test_a_third_stage_added_as_the_readme_tells(stages: Manifests) -> None:
+    change_serve(stages, "pipeline_parallel: 2", "pipeline_parallel: 3")
+    change_serve(stages, "- {CPU: 0.25}", f"- {{CPU: 1, stage: 1}}\n{' ' * 10}- {{CPU: 0.25}}")
+    change(stages, "replace", f"{STAGE}/maxReplicas", 2)
+    for check in (placement_problems, serving_problems, port_problems, resource_problems):
+        assert list(check(stages)) == []
+
+
+def test_a_stages_pod_gets_one_actor_and_the_other_the_rest(stages: Manifests) -> None:
+    assert [most_actors(stages, worker) for worker in stages.workers] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "told"),
+    [
+        ("PodMonitor", "treeserve", "no PodMonitor asks port actor-2"),
+        ("NetworkPolicy", "metrics", "lets Prometheus in at actor-2, 9102"),
+    ],
+)
+def test_metrics_that_nobody_can_read(cpu: Manifests, kind: str, name: str, told: str) -> None:
+    spec = of(cpu, kind, name)["spec"]
+    if kind == "PodMonitor":
+        spec["podMetricsEndpoints"].pop()
+    else:
+        spec["ingress"][0]["ports"][-1]["endPort"] = 9101
+    (problem,) = port_problems(cpu)
+    assert told in problem
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("ca: /etc/treeserve/grpc/ca.crt", "ca: /etc/treeserve/grpc/ca.pem"),
+        ("cert: /etc/treeserve/grpc/tls", "cert: /etc/treeserve/tls/tls"),
+        ("key: /etc/treeserve/grpc/tls.key", "key: /etc/treeserve/grpc/key.tls"),
+    ],
+)
+def test_a_certificate_that_no_secret_has(stages: Manifests, right: str, wrong: str) -> None:
+    change_serve(stages, right, wrong)
+    told = f"grpc.tls.{right.partition(':')[0]}: no secret is mounted"
+    assert [told in problem for problem in secret_problems(stages)] == [True, True]
+
+
+def test_a_pod_without_the_certificate(stages: Manifests) -> None:
+    change(stages, "remove", f"{STAGE_CONTAINER}/volumeMounts/2")
+    assert all(problem.startswith("stage: grpc.tls") for problem in secret_problems(stages))
+    assert len(list(secret_problems(stages))) == 3
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ("device: cuda", "device: cpu", "streams nothing"),
+        ("offload: cpu", "offload: nvme", "is on no volume"),
+        ("offload: cpu", "offload: nvme, offload_dir: /fast/disk", "is on no volume"),
+    ],
+)
+def test_weights_that_cannot_be_streamed(
+    offload: Manifests, right: str, wrong: str, told: str
+) -> None:
+    change_serve(offload, right, wrong)
+    (problem,) = offload_problems(offload)
+    assert told in problem
+
+
+def test_weights_streamed_from_a_volume(offload: Manifests) -> None:
+    change_serve(offload, "offload: cpu", "offload: nvme, offload_dir: /cache/weights")
+    assert list(offload_problems(offload)) == []
+
+
+@pytest.mark.parametrize(("port", "is_let_out"), [(4318, True), (9999, False)])
+def test_spans_to_a_port_that_is_closed(cpu: Manifests, port: int, is_let_out: bool) -> None:
+    endpoint = f"http://collector.observability:{port}"
+    change_serve(cpu, "api:\n", f"tracing: {{endpoint: '{endpoint}'}}\n      api:\n")
+    assert (list(tracing_problems(cpu)) == []) == is_let_out
 
 
 def test_metrics_are_found_in_any_query() -> None:

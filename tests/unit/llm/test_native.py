@@ -21,6 +21,7 @@ from actors.decoder.native import build
 from actors.decoder.native.decoder import NativeDecoder
 from actors.decoder.native.kernels import HEAD_DIMS, native_kernels
 from actors.decoder.torch_decoder import TorchDecoder
+from actors.llm.quantization import Int8
 from actors.tree import TokenTree
 
 CPU = torch.device("cpu")
@@ -28,6 +29,7 @@ NUM_SLOTS, VOCAB = 900, 50
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 8e-2}
 SHAPE = DecoderShape(6, KVShape(2, 2, 64), 80, 112, 1e-5)
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE)
+INT8 = pytest.mark.parametrize("int8", [False, True], ids=["", "int8"])
 
 pytestmark = pytest.mark.skipif(build.native_library() is None, reason="no C++ compiler here")
 
@@ -71,7 +73,12 @@ def random_layer(shape: DecoderShape, rules: LayerRules, *, biased: bool) -> Lay
 def cast(layer: LayerWeights, dtype: torch.dtype) -> LayerWeights:
     def to(weights: Weights) -> Weights:
         bias = None if weights.bias is None else weights.bias.to(dtype)
-        return Weights(weights.matrix.to(dtype), bias)
+        if weights.scales is None:
+            return Weights(weights.matrix.to(dtype), bias)
+        scales = weights.scales.to(dtype)
+        if dtype == torch.float64:
+            return Weights(weights.matrix * scales[:, None], bias)
+        return Weights(weights.matrix, bias, scales)
 
     norms = (layer.rules.query_norm, layer.rules.key_norm)
     query_norm, key_norm = (None if norm is None else norm.to(dtype) for norm in norms)
@@ -106,6 +113,15 @@ class Model:
         ]
         embedding = torch.randn(VOCAB, shape.hidden)
         return cls(shape, layers, embedding, 1 + 0.3 * torch.randn(shape.hidden))
+
+    def quantised(self, dtype: torch.dtype) -> Model:
+        """The same with int8 weights, but for their rounding."""
+        quantise, names = Int8(), ("qkv", "out", "gate_up", "down")
+        layers = [
+            replace(layer, **{name: quantise(getattr(layer, name)) for name in names})
+            for layer in (cast(layer, dtype) for layer in self.layers)
+        ]
+        return replace(self, layers=layers)
 
     def native(self, dtype: torch.dtype) -> NativeDecoder:
         rotary = Rotary(self.shape.kv.head_dim)
@@ -171,10 +187,12 @@ SHAPES = [
 
 
 @DTYPES
+@INT8
 @pytest.mark.parametrize(("shape", "rules", "biased"), SHAPES)
-def test_it_computes_what_the_torch_decoder_computes(dtype, shape, rules, biased):
+def test_it_computes_what_the_torch_decoder_computes(dtype, int8, shape, rules, biased):
     """Prefills, then trees and chains of all lengths in one step; states and KV."""
     model, chance = Model.random(shape, rules, biased=biased), random.Random(shape.hidden)
+    model = model.quantised(dtype) if int8 else model
     native, exact = model.native(dtype), model.exact(dtype)
     ours, theirs = model.cache(dtype), model.cache(torch.float64)
     trees = [
@@ -205,9 +223,11 @@ def test_it_computes_what_the_torch_decoder_computes(dtype, shape, rules, biased
 
 
 @DTYPES
-def test_a_row_is_the_same_to_the_last_bit_whatever_stands_around_it(dtype):
+@INT8
+def test_a_row_is_the_same_to_the_last_bit_whatever_stands_around_it(dtype, int8):
     """A text as a whole, row by row, and as the path through a tree beside another sequence."""
     model, chance = Model.random(), random.Random(1)
+    model = model.quantised(dtype) if int8 else model
     decoder, start, path = model.native(dtype), 83, 12
     text = [chance.randrange(VOCAB) for _ in range(start + path)]
 
@@ -313,6 +333,18 @@ def test_product_is_not_rounded_to_the_type_of_its_elements(dtype, out, into, bi
     assert ours.dtype == torch.float32
     torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-4)
     assert torch.equal(torch.cat([product(row[None]) for row in rows]), ours)
+
+
+@DTYPES
+def test_any_int8_is_itself(dtype):
+    """Every weight that there is, at every place of a panel and of a pair."""
+    torch.manual_seed(1)
+    matrix = torch.arange(-127, 128).repeat(64)[: 40 * 254].view(40, 254).to(torch.int8)
+    scales, bias = torch.rand(40).to(dtype), torch.randn(40)
+    product = precise_product(Weights(matrix, bias, scales))
+    rows = torch.eye(254)[:, torch.randperm(254)].to(dtype)
+    exact = (rows.double() @ matrix.double().t()) * scales.double() + bias.double()
+    torch.testing.assert_close(product(rows).double(), exact, rtol=1e-6, atol=1e-6)
 
 
 def test_shapes_that_do_not_fit_have_no_kernels():

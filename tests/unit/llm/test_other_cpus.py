@@ -24,8 +24,13 @@ STRICT = ("-O1", "-Wall", "-Wextra", "-Werror")
 CPUS = {
     "avx2": ("-mavx2", "-mfma", "-mno-avx512f"),
     "no-avx": ("-march=x86-64-v2",),
+    "no-vbmi": ("-march=cooperlake",),
 }
-NEEDED = {"avx2": {"avx2", "fma"}, "no-avx": {"sse4_2", "popcnt", "ssse3"}}
+NEEDED = {
+    "avx2": {"avx2", "fma"},
+    "no-avx": {"sse4_2", "popcnt", "ssse3"},
+    "no-vbmi": {"avx512_bf16", "avx512bw", "avx512vl", "avx512dq", "avx512cd", "avx512_vnni"},
+}
 
 pytestmark = pytest.mark.skipif(
     COMPILER is None or platform.machine() != "x86_64", reason="no compiler for x86 here"
@@ -67,9 +72,13 @@ def test_they_compile_without_a_warning(library: Path) -> None:
 @pytest.mark.usefixtures("in_use")
 @pytest.mark.parametrize("dtype", of_decoders.TOLERANCE)
 def test_a_decoder_computes_the_same_within_rounding(dtype: torch.dtype) -> None:
-    of_decoders.test_it_computes_what_the_torch_decoder_computes(dtype, *of_decoders.SHAPES[0])
+    for int8 in (False, True):
+        of_decoders.test_it_computes_what_the_torch_decoder_computes(
+            dtype, int8, *of_decoders.SHAPES[0]
+        )
     of_decoders.test_any_number_of_rows(dtype, 29)
     of_decoders.test_product_is_not_rounded_to_the_type_of_its_elements(dtype, 31, 48, True)
+    of_decoders.test_any_int8_is_itself(dtype)
 
 
 @pytest.mark.usefixtures("in_use")

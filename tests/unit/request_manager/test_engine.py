@@ -57,9 +57,9 @@ async def test_the_budget_learns_from_every_decode(monkeypatch: pytest.MonkeyPat
     outcomes: list[StepOutcome] = []
     learn = Guessing.learn
 
-    def watched(self, guesses, outcome, accepted):
+    def watched(self, guesses, outcome, *more):
         outcomes.append(outcome)
-        learn(self, guesses, outcome, accepted)
+        learn(self, guesses, outcome, *more)
 
     monkeypatch.setattr(Guessing, "learn", watched)
     house = House((OracleDrafter(),))

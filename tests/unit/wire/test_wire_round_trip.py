@@ -147,6 +147,8 @@ descriptions = st.builds(
     num_held_parameters=uint64,
     load_s=st.floats(0, 1e6),
     peak_memory_bytes=uint64,
+    held_bytes=uint64,
+    quantization=text,
 )
 
 
