@@ -80,6 +80,7 @@ FAMILIES = {
         },
     ),
 }
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
 FUSED = ("llama", "llama-yarn", "mistral", "qwen2", "qwen3")
 
 
