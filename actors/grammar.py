@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import json
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from actors.errors import InputError
 from actors.messages import MAX_GRAMMAR_BYTES
-from actors.schema_keywords import has_dear_multiple, unknown_keyword
+from actors.schema_keywords import unknown_keyword, wrong_multiple
 from actors.vocabulary import Vocabulary
 
 if TYPE_CHECKING:  # torch is not needed here
@@ -36,10 +37,22 @@ MAX_CHOICES = 1024
 MAX_START_WORK = 30_000
 """Parts of the lexer before its first token. A counted repetition within another one, which is
 written out when text comes to it, then holds up a step for about 20 ms at most."""
+MAX_LOOK_S = 0.005
+"""For what single byte may come next; usual grammars take 0.01 to 0.4 ms, long ones up to 4, and the
+LLM's whole vocabulary takes some times as long."""
 MAX_TOKEN_WORK = 50_000
 """Parser items, and new parts of the lexer, for one token: about 3 ms each."""
 
 TOO_MUCH_WORK = "it needs too much work, as of counted repetitions within others"
+
+_WORDS = {
+    "too many expressions": TOO_MUCH_WORK,
+    "too many states": TOO_MUCH_WORK,
+    "Unable to determine if regex is empty": TOO_MUCH_WORK,
+    "NoExtensionBias": "no text fits it",
+    "Enable 'coerce_one_of'": "two forms of a oneOf may fit at once; use anyOf",
+}
+_NOT_MORE = "\n<non-verbose/>"
 
 _BLANKS = r"[\x20\x0A\x0D\x09]{0,40}"
 _SCHEMA_OPTIONS: JsonCompileOptions = {
@@ -76,8 +89,8 @@ def grammar_of_schema(schema: dict[str, Any], param: str) -> str:
         raise InputError(f"{param} is too large", param, "invalid_schema")
     if (unknown := unknown_keyword(schema)) is not None:
         raise InputError(f"{param} has an unknown keyword {unknown}", param, "invalid_schema")
-    if has_dear_multiple(schema):
-        raise InputError(f"{param} has a multipleOf that is too large", param, "invalid_schema")
+    if (wrong := wrong_multiple(schema)) is not None:
+        raise InputError(f"{param}: {wrong}", param, "invalid_schema")
     try:
         source = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_SCHEMA_OPTIONS)
     except ValueError as error:  # as of numbers that are out of its range
@@ -112,12 +125,24 @@ def _checked(source: str, param: str) -> str:
         raise InputError(f"{param} is too large", param, "invalid_grammar")
     is_wrong, messages = LLMatcher.validate_grammar_with_warnings(source, limits=_limits())
     if is_wrong or messages:
-        raise InputError(f"{param}: {messages[0]}", param, "invalid_grammar")
+        raise InputError(f"{param}: {_in_words(messages[0])}", param, "invalid_grammar")
     try:
-        byte_grammars().compile(source)
+        start = byte_grammars().compile(source)
+        if _look_s(start) > MAX_LOOK_S:
+            raise GrammarError(TOO_MUCH_WORK)
     except GrammarError as error:
         raise InputError(f"{param}: {error}", param, "invalid_grammar") from error
     return source
+
+
+def _look_s(matcher: Matcher) -> float:
+    """Seconds of the processor's time for a look at what may come first: the least of a few."""
+    seconds = []
+    for other in [matcher.copy() for _ in range(3)]:
+        since = time.thread_time()
+        other.allowed()
+        seconds.append(time.thread_time() - since)
+    return min(seconds)
 
 
 def _depth(value: object) -> int:
@@ -177,8 +202,15 @@ class Matcher:
 def _raise_error(matcher: LLMatcher) -> None:
     if not matcher.is_error():
         return
-    message, *_ = matcher.get_error().splitlines()
-    raise GrammarError(TOO_MUCH_WORK if "too many" in message else message)
+    raise GrammarError(_in_words(matcher.get_error()))
+
+
+def _in_words(message: str) -> str:
+    """What the library says, for people."""
+    for mark, words in _WORDS.items():
+        if mark in message:
+            return words
+    return message.removesuffix(_NOT_MORE)
 
 
 class Grammars:

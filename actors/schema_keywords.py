@@ -38,7 +38,7 @@ _OTHERS = _words(
 KEYWORDS = _ONE_SCHEMA | _SCHEMAS_BY_NAME | _LIST_OF_SCHEMAS | _OTHERS
 
 MAX_REMAINDERS = 10_000
-"""Of a `multipleOf`: an automaton has a state for each, and takes memory in proportion."""
+"""Of all `multipleOf` of a schema: automata have a state for each, and take memory by it."""
 _SHOWN = 60
 """Characters of a keyword that there is not."""
 
@@ -60,15 +60,22 @@ def unknown_keyword(schema: Mapping[str, object]) -> str | None:
     return None
 
 
-def has_dear_multiple(schema: Mapping[str, object]) -> bool:
-    """True if a `multipleOf` has more remainders than an automaton should have states."""
-    for _, value in _walk(schema):
+def wrong_multiple(schema: Mapping[str, object]) -> str | None:
+    """What is wrong with a schema's `multipleOf`; None if nothing is.
+
+    They have to be positive, and to have no more remainders than automata should have states.
+    """
+    total = 0
+    for path, value in _walk(schema):
         multiple = value.get("multipleOf")
-        if isinstance(multiple, bool):
-            continue  # no number, though Python takes it for one
-        if isinstance(multiple, (int, float)) and _num_remainders(multiple) > MAX_REMAINDERS:
-            return True
-    return False
+        if isinstance(multiple, bool) or not isinstance(multiple, (int, float)):
+            continue  # no number, though Python takes a truth value for one: refused elsewhere
+        if multiple <= 0:
+            return f"{path}multipleOf must be positive"
+        total += _num_remainders(multiple)
+        if total > MAX_REMAINDERS:
+            return "a multipleOf is too large, or all are together"
+    return None
 
 
 def _num_remainders(multiple: float) -> int:

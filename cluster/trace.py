@@ -9,7 +9,9 @@ Format: "Trace Event Format", the JSON array form, whose closing bracket may be 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +20,8 @@ from typing import TextIO
 from actors.errors import ConfigError
 from actors.messages import StepReply
 from actors.request_manager.ports import StepRecord
+
+logger = logging.getLogger(__name__)
 
 MAX_EVENTS = 200_000
 """Then the timeline ends: it is for a look, not for days."""
@@ -46,13 +50,15 @@ class StepTrace:
             self._file: TextIO = path.open("w", encoding="utf-8", buffering=1)
         except OSError as error:
             raise ConfigError([f"llm.trace_file: {path}: {error.strerror}"]) from error
-        self._file.write("[\n")
+        self._put("[\n")
         for process, name in ((_MANAGER, "request manager"), (_RANKS, "LLM ranks")):
             self._name("process_name", process, 0, name)
         for rank in range(num_ranks):
             self._name("thread_name", _RANKS, rank, f"rank {rank}")
         for group in range(num_groups):
             self._name("thread_name", _MANAGER, group, f"group {group}")
+        if self._file.closed:
+            raise ConfigError([f"llm.trace_file: {path} cannot be written"])
 
     def rank_replied(self, rank: int, reply: StepReply) -> None:
         """A rank has done its part of a step."""
@@ -69,7 +75,8 @@ class StepTrace:
         self._spans(_MANAGER, record.group, record.step_id, since, record.phase_s)
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
 
     def _spans(
         self, process: int, thread: int, step_id: int, since: float, parts: Mapping[str, float]
@@ -96,5 +103,14 @@ class StepTrace:
 
     def _write(self, event: Mapping[str, object]) -> None:
         self._num_events += 1
-        if self._num_events <= MAX_EVENTS and not self._file.closed:
-            self._file.write(json.dumps(event) + ",\n")
+        if self._num_events <= MAX_EVENTS:
+            self._put(json.dumps(event) + ",\n")
+
+    def _put(self, text: str) -> None:
+        if self._file.closed:
+            return
+        try:
+            self._file.write(text)
+        except OSError as error:  # as of a disk that is full
+            logger.warning("the timeline of steps ends here: %s", error)
+            self.close()

@@ -23,6 +23,7 @@ from deploy.answers import Answer, Envelope
 from deploy.api_keys import ApiKeys
 from deploy.backend import Backend
 from deploy.doorkeeper import Door, Doorkeeper, HeadAsGet
+from deploy.grammar_checks import GrammarCheck, check_here
 from deploy.http_errors import ApiError, add_error_handlers, error_frame
 from deploy.http_metrics import Counted, HttpMetrics, add_metrics_routes
 from deploy.openai_schema import (
@@ -53,7 +54,7 @@ from deploy.requests import (
 from deploy.responses import ChatFormat, CompletionFormat, ResponseFormat, to_json
 from deploy.settings import ApiSettings
 from deploy.streaming import EventStream, until_disconnect
-from deploy.structured_output import grammar_of
+from deploy.structured_output import OutputGrammar, wanted_by
 from deploy.unbuilt import CHAT_NEUTRAL, COMPLETION_NEUTRAL, without_unbuilt
 
 
@@ -70,6 +71,7 @@ def build_app(
     door: Door | None = None,
     tracer: Tracer | None = None,
     *,
+    check_grammar: GrammarCheck = check_here,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
     new_seed: Callable[[], int] = random_seed,
@@ -81,6 +83,7 @@ def build_app(
         vocabulary: the same tokenizer's, as bytes.
         door: lets requests in; by default everybody.
         tracer: makes a span for each request that is traced; None if none is.
+        check_grammar: checks what outputs are to follow.
         clock, wall_clock: monotonic and calendar seconds.
         new_seed: where a request's seed comes from if it has none.
     """
@@ -91,7 +94,15 @@ def build_app(
     readiness = Readiness(backend, settings, clock)
     metrics = HttpMetrics(backend.description.model_name)
     service = _Service(
-        backend, tokenizer, vocabulary, settings, door, readiness, wall_clock, new_seed
+        backend,
+        tokenizer,
+        vocabulary,
+        settings,
+        door,
+        readiness,
+        check_grammar,
+        wall_clock,
+        new_seed,
     )
 
     @asynccontextmanager
@@ -135,6 +146,7 @@ class _Service:
         settings: ApiSettings,
         door: Door,
         readiness: Readiness,
+        check_grammar: GrammarCheck,
         wall_clock: Callable[[], float],
         new_seed: Callable[[], int],
     ) -> None:
@@ -146,6 +158,7 @@ class _Service:
         limits = (settings.max_choices, self._description.max_places, door.max_places_per_key)
         self.max_choices = min(limit for limit in limits if limit is not None)
         self._readiness = readiness
+        self._check_grammar = check_grammar
         self._wall_clock = wall_clock
         self._new_seed = new_seed
 
@@ -210,6 +223,8 @@ class _Service:
         described = self._description
         response_id = form.id_prefix + uuid4().hex
         name_request(request, response_id)
+        request.state.visit.take(len(prompts) * num_candidates(fields))
+        grammar = await self._grammar(request, fields)
         choices = build_choices(
             response_id,
             fields,
@@ -218,10 +233,9 @@ class _Service:
             wish,
             described,
             self._new_seed(),
-            await grammar_of(fields),
+            grammar,
         )
         self._check_prompt_tokens(choices, fields.n)
-        request.state.visit.take(len(choices))
         answer = Answer(
             self._backend,
             self._vocabulary,
@@ -240,6 +254,13 @@ class _Service:
             return Response(body, media_type="application/json")
         frames = answer.frames(fields.stream_options or StreamOptions())
         return EventStream(frames, error_frame)
+
+    async def _grammar(self, request: Request, fields: GenerationFields) -> OutputGrammar:
+        wanted = wanted_by(fields)
+        if wanted is None:
+            return OutputGrammar()
+        source = await until_disconnect(request.receive, self._check_grammar(*wanted))
+        return OutputGrammar(source, wanted[0])
 
 
 def _add_generation_routes(app: FastAPI, service: _Service) -> None:

@@ -45,6 +45,7 @@ from deploy.api import build_app
 from deploy.api_keys import ApiKeys, read_keys
 from deploy.backend import BackendDescription
 from deploy.doorkeeper import Door
+from deploy.grammar_checks import GrammarChecks
 from deploy.http_protocol import ConnectionLimits
 from deploy.http_server import HttpServer
 from deploy.manager_link import ManagerLink, Transport
@@ -170,6 +171,7 @@ class Ingress:
             settings,
             self._door,
             self._tracing.tracer if self._tracing else None,
+            check_grammar=GrammarChecks(),
         )
         limits = ConnectionLimits(
             max_connections=api.max_connections,

@@ -66,7 +66,7 @@ class GuardedProtocol(HttpToolsProtocol):  # type: ignore[misc]  # uvicorn has n
         self._probing: asyncio.TimerHandle | None = None
         self._served: RequestResponseCycle | None = None
         self._in_head = True
-        self._num_head_bytes = 0
+        self._num_bare_bytes = 0  # of a head, or come since the last of a body
 
     # ------------------------------------------------------------ the connection
 
@@ -128,11 +128,11 @@ class GuardedProtocol(HttpToolsProtocol):  # type: ignore[misc]  # uvicorn has n
     def data_received(self, data: bytes) -> None:
         if self._receiving is None and self._in_head:
             self._expect_head()
-        if self._in_head:
-            self._num_head_bytes += len(data)
+        self._num_bare_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._num_head_bytes > self.limits.max_head_bytes:
-            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the headers are too long")
+        if self._num_bare_bytes > self.limits.max_head_bytes:
+            where = "headers are" if self._in_head else "body's trailers or chunk extensions are"
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the {where} too long")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -141,15 +141,20 @@ class GuardedProtocol(HttpToolsProtocol):  # type: ignore[misc]  # uvicorn has n
     def on_headers_complete(self) -> None:
         head = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if head > self.limits.max_head_bytes:
-            self._num_head_bytes = head  # told of when all that has come is parsed
+            self._num_bare_bytes = head  # told of when all that has come is parsed
             return
         self._in_head = False
-        self._num_head_bytes = 0
+        self._num_bare_bytes = 0
         self._expect("the body of the request was not complete in time")
         super().on_headers_complete()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # else it is a trailer, which nobody wants
+            super().on_header(name, value)
+
     def on_body(self, body: bytes) -> None:
         if not self._in_head:
+            self._num_bare_bytes = 0
             super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -157,6 +162,7 @@ class GuardedProtocol(HttpToolsProtocol):  # type: ignore[misc]  # uvicorn has n
             return
         self._stop_receiving()
         self._in_head = True
+        self._num_bare_bytes = 0
         super().on_message_complete()
 
     def _expect_head(self) -> None:
@@ -204,9 +210,14 @@ class GuardedProtocol(HttpToolsProtocol):  # type: ignore[misc]  # uvicorn has n
         self._stop_receiving()
         if self.transport.is_closing():
             return
-        if self._served is None or self._served.response_complete or self._is_unanswered():
+        if self._served is None or self._is_between() or self._is_unanswered():
             self.transport.write(_error_response(status, message))
         self.transport.close()
+
+    def _is_between(self) -> bool:
+        """The last request has come and been answered."""
+        served = self._served
+        return served is not None and served.response_complete and not served.more_body
 
     def _is_unanswered(self) -> bool:
         """The request whose body is being received has no answer yet."""

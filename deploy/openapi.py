@@ -89,7 +89,12 @@ def _document(app: FastAPI) -> dict[str, Any]:
     _, bodies = models_json_schema(
         [(CompletionRequest, "validation"), (ChatRequest, "validation")], ref_template=_REF
     )
+    for route in document["paths"].values():
+        for operation in route.values():
+            operation["responses"].pop("422", None)  # FastAPI's own, which no route gives
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
     schemas.update(bodies["$defs"])
     schemas["Error"] = ERROR_SCHEMA
     return document

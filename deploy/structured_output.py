@@ -7,7 +7,6 @@ refused by its field.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Annotated, Literal, NamedTuple
 
@@ -103,22 +102,26 @@ class OutputGrammar(NamedTuple):
     param: str = ""
 
 
-async def grammar_of(fields: StructuredFields) -> OutputGrammar:
-    """The grammar that a request asks for. Checked on a thread of its own.
+def wanted_by(fields: StructuredFields) -> tuple[str, Wanted] | None:
+    """The field that says what the output must look like, and what it says; None for no such field.
 
     Raises:
-        InputError: naming the field, if it asks for two or for what cannot be enforced.
+        InputError: naming the field, if there are two, or it says nothing.
     """
+    if fields.structured_outputs == StructuredOutputs():
+        raise InputError("structured_outputs is empty", "structured_outputs")
     found = [*_of_response_format(fields.response_format), *_of_vllm_fields(fields)]
     if len(found) > 1:
         raise InputError(f"{found[0][0]} is given already", found[1][0])
-    if not found:
-        return OutputGrammar()
-    param, wanted = found[0]
-    return OutputGrammar(await asyncio.to_thread(_checked, param, wanted), param)
+    return found[0] if found else None
 
 
-def _checked(param: str, wanted: Wanted) -> str:
+def source_of(param: str, wanted: Wanted) -> str:
+    """The source of the grammar that a field asks for.
+
+    Raises:
+        InputError: naming the field, if it is wrong or cannot be enforced.
+    """
     if wanted is None:
         return grammar_of_json(param)
     if isinstance(wanted, str):

@@ -30,7 +30,7 @@ Clock = Callable[[], float]
 
 MAX_MASK_S = 0.005
 """Of the processor's time for a mask, on average; usual grammars take 0.01 to 0.6 ms."""
-MANY_MASKS = 16
+MANY_MASKS = 8
 """The average is over as many at least."""
 
 NodeMasks = Mapping[int, Mask]

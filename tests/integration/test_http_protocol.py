@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import struct
@@ -224,6 +225,54 @@ async def test_rubbish_behind_a_request_does_not_get_into_its_answer(house: Hous
         writer.write(b"\x00\x01\x02 rubbish \r\n\r\n")
         assert b"HTTP/1.1" not in await read_all(reader)
         await house.until(lambda: house.ended == 1)
+
+
+CHUNKED = b"POST /answer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [(b"0\r\n", b"x: y\r\n"), (b"0\r\nx: ", b"y" * 1000), (b"1;", b"x=y;" * 100)],
+    ids=["trailers", "one trailer", "a chunk's extensions"],
+)
+async def test_what_may_stand_behind_a_body_is_bounded(
+    house: House, begin: bytes, more: bytes
+) -> None:
+    async with served(house, max_head_bytes=10_000) as connect:
+        reader, writer = await connect()
+        writer.write(CHUNKED + begin + more)
+        await asyncio.sleep(SHORT_S)
+        with contextlib.suppress(ConnectionError):
+            writer.write(more * (20_000 // len(more)))
+            assert_refused(await read_all(reader), 431)
+        _, writer = await connect()
+        writer.write(CHUNKED + begin)
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(ConnectionError):
+                while True:
+                    writer.write(more * 100)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+
+
+async def test_trailers_do_no_harm(house: House) -> None:
+    async with served(house) as connect:
+        reader, writer = await connect()
+        writer.write(CHUNKED + b"2\r\nhi\r\n0\r\nx: y\r\n\r\n" + GET)
+        assert b"answer to hi" in await reader.readuntil(b"answer to hi")
+        assert b"200 OK" in await reader.readuntil(b"answer to ")
+
+
+async def test_a_body_that_is_answered_early_gets_no_second_answer() -> None:
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        await Response(b"too large", 413)(scope, receive, send)
+
+    async with served(refuse, receive_timeout_s=SHORT_S) as connect:
+        reader, writer = await connect()
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9000\r\n\r\nabc")
+        answer = await read_all(reader)
+        assert b" 413 " in answer
+        assert answer.count(b"HTTP/1.1") == 1
 
 
 async def test_connections_are_counted(house: House) -> None:

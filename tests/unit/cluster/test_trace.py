@@ -82,3 +82,17 @@ def test_the_file_does_not_grow_for_ever(tmp_path: Path, monkeypatch) -> None:
 def test_a_file_that_cannot_be_written_is_told_by_its_key(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"llm\.trace_file: .*No such file"):
         StepTrace(tmp_path / "nowhere" / "trace.json", 1, 1)
+
+
+def test_a_disk_that_is_full_is_told_by_its_key_at_the_start_and_harms_nothing_later(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match=r"llm\.trace_file: /dev/full"):
+        StepTrace(Path("/dev/full"), 1, 1)
+    timeline = StepTrace(tmp_path / "trace.json", 1, 1)
+    timeline._file.close()
+    with Path("/dev/full").open("w", encoding="utf-8", buffering=1) as full:
+        timeline._file = full
+        for step in range(3):
+            timeline.step_done(record(step, 0, step=1.0))
+        timeline.close()

@@ -89,7 +89,7 @@ def test_names_values_and_annotations_are_no_keywords():
     assert accepts(grammar_of_schema(schema, "schema"), '{"minLenght": {"colour": 1}}')
 
 
-DEAR_REGEXES = ["(a{1000}){1000}", "x(a{1000}){1000}", "((((a{50}){50}){50}){50})"]
+DEAR_REGEXES = ["(a{1000}){1000}", "x(a{1000}){1000}", "((((a{50}){50}){50}){50})", "(a{90}){90}"]
 
 
 @pytest.mark.parametrize("regex", ["", "(", "(?=a)b", r"\bword", "a" * 5000, *DEAR_REGEXES])
@@ -111,6 +111,19 @@ def test_a_pattern_that_needs_too_much_work_is_refused(regex):
     with pytest.raises(InputError, match="too much work") as raised:
         grammar_of_schema({"type": "string", "pattern": f"^{regex}$"}, "the.field")
     assert raised.value.param == "the.field"
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "no text fits it"),
+        ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, "use anyOf"),
+        ({"properties": {"a": {"multipleOf": 0}}}, "properties.a.multipleOf must be positive"),
+    ],
+)
+def test_it_is_said_in_words(schema, words):
+    with pytest.raises(InputError, match=f"^the.field: .*{words}"):
+        grammar_of_schema(schema, "the.field")
 
 
 def test_what_is_large_but_no_work_is_taken():
@@ -196,6 +209,8 @@ def test_random_walks_end_in_texts_that_fit_the_schema():
         {"type": "number", "multipleOf": 1e300},
         {"type": "integer", "maximum": 10**400},
         {"type": "integer", "multipleOf": True},
+        {"type": "integer", "multipleOf": -3},
+        {"properties": {f"p{i}": {"type": "integer", "multipleOf": 999 - i} for i in range(11)}},
     ],
 )
 def test_numbers_that_no_automaton_should_hold_are_refused(schema):

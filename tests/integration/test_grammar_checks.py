@@ -1,0 +1,85 @@
+"""Grammars are checked in processes apart: what they say, and what brings them down."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psutil
+import pytest
+
+from actors.errors import InputError
+from deploy.grammar_checks import NUM_PROCESSES, GrammarChecks
+from deploy.structured_output import source_of
+
+pytestmark = pytest.mark.integration
+
+GOOD: list[Any] = [
+    None,
+    "[a-z]{3}",
+    ["yes", "n\u00f6", "\ud83d\ude00"],
+    {"type": "object", "properties": {"a": {"enum": ["x"] * 900}}},
+]
+ENDLESS = {"allOf": [{"type": "string", "pattern": f"[a-f].{{{i}}}z"} for i in range(5, 40)]}
+"""Whether any text fits all of these takes hours to tell, and memory without end."""
+DEAR = {"allOf": [{"type": "integer", "multipleOf": prime} for prime in (97, 101, 103)]}
+
+
+@pytest.fixture
+async def checks() -> AsyncIterator[GrammarChecks]:
+    found = GrammarChecks()
+    yield found
+    found.close()
+    assert not workers()
+
+
+def workers() -> list[psutil.Process]:
+    children = psutil.Process().children()
+    return [one for one in children if "deploy.grammar_process" in one.cmdline()]
+
+
+async def test_the_answer_is_as_without_a_process(checks: GrammarChecks) -> None:
+    for wanted in GOOD:
+        assert await checks("the.field", wanted) == source_of("the.field", wanted)
+    for wrong in ("(", {"type": "text"}, [""]):
+        with pytest.raises(InputError) as apart:
+            await checks("the.field", wrong)
+        with pytest.raises(InputError) as here:
+            source_of("the.field", wrong)
+        assert vars(apart.value) == vars(here.value)
+
+
+@pytest.mark.parametrize("wanted", [ENDLESS, DEAR], ids=["endless", "dear"])
+async def test_one_that_takes_too_much_is_refused_and_the_next_is_right(
+    checks: GrammarChecks, wanted: Any
+) -> None:
+    with pytest.raises(InputError, match="too much work") as raised:
+        await checks("the.field", wanted)
+    assert raised.value.param == "the.field"
+    assert await checks("the.field", GOOD[1]) == source_of("", GOOD[1])
+
+
+async def test_many_at_once_and_processes_that_are_killed(checks: GrammarChecks) -> None:
+    expected = [source_of("", wanted) for wanted in GOOD * 5]
+    for _ in range(3):
+        asked = [checks("the.field", wanted) for wanted in GOOD * 5]
+        assert await asyncio.gather(*asked) == expected
+        assert 1 <= len(workers()) <= NUM_PROCESSES
+        for one in workers():
+            os.kill(one.pid, signal.SIGKILL)
+
+
+async def test_one_that_was_given_up_leaves_its_process_in_order(checks: GrammarChecks) -> None:
+    given_up = asyncio.create_task(checks("the.field", ENDLESS))
+    await asyncio.to_thread(wait_for_worker)
+    given_up.cancel()
+    for wanted in GOOD * 3:
+        assert await checks("the.field", wanted) == source_of("", wanted)
+
+
+def wait_for_worker() -> None:
+    while not workers():
+        pass
