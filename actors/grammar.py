@@ -38,7 +38,7 @@ MAX_START_WORK = 30_000
 """Parts of the lexer before its first token. A counted repetition within another one, which is
 written out when text comes to it, then holds up a step for about 20 ms at most."""
 MAX_LOOK_S = 0.005
-"""For what single byte may come next; usual grammars take 0.01 to 0.4 ms, long ones up to 4, and the
+"""For what single byte may come next; usual grammars take 0.01 to 0.4 ms, long ones up to 4; the
 LLM's whole vocabulary takes some times as long."""
 MAX_TOKEN_WORK = 50_000
 """Parser items, and new parts of the lexer, for one token: about 3 ms each."""
