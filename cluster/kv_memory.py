@@ -6,14 +6,13 @@ models whose sizes are not told in the usual words) is left to it.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from actors.errors import ConfigError
 from cluster.config import Config
+from cluster.model_sizes import read_sizes
 
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
 
@@ -41,15 +40,10 @@ def check_kv_memory(config: Config, folder: Path) -> None:
 
 def kv_token_bytes(folder: Path, dtype: str) -> int | None:
     """Bytes of keys and values of one token in all layers; None if the file does not say."""
-    try:
-        content: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
-        sizes = content.get("text_config", content)
-        heads = sizes["num_attention_heads"]
-        kv_heads = sizes.get("num_key_value_heads") or heads
-        head_dim = sizes.get("head_dim") or sizes["hidden_size"] // heads
-        return int(sizes["num_hidden_layers"] * 2 * kv_heads * head_dim * DTYPE_BYTES[dtype])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    sizes = read_sizes(folder)
+    if sizes is None:
         return None
+    return sizes.num_layers * 2 * sizes.num_key_heads * sizes.head_dim * DTYPE_BYTES[dtype]
 
 
 def _problem(what: str) -> ConfigError:

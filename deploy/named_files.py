@@ -13,6 +13,7 @@ from typing import TypeVar
 from actors.errors import ConfigError, ModelError, UnavailableError
 from cluster.config import Config
 from cluster.kv_memory import check_kv_memory
+from cluster.model_sizes import check_split
 from cluster.models import find_model, resolve_draft_model
 from cluster.tokenizer import load_vocabulary
 from deploy.api_keys import read_keys
@@ -43,6 +44,7 @@ def check_files(config: Config, folder: Path | None = None) -> Path | None:
     model = folder or tried("model.path", find_model, config.model.path)
     if model is not None:
         tried("model.path", load_vocabulary, model)
+        tried("llm", check_split, config, model)
         tried("scheduler.kv_memory_bytes", check_kv_memory, config, model)
         if config.llm.quantization != "none":
             tried("llm.quantization", _check_quantizable, config, model)

@@ -1,0 +1,32 @@
+"""Splits that a model's sizes do not allow are told of before anything is started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from actors.errors import ConfigError
+from cluster.config import Config, parse_config
+from cluster.model_sizes import check_split
+
+
+def split(shards: int, stages: int) -> Config:
+    llm = {"tensor_parallel": shards, "pipeline_parallel": stages}
+    return parse_config(json.dumps({"llm": llm}))
+
+
+def test_the_embedded_model_has_three_key_heads_and_thirty_layers(smollm2_path: Path) -> None:
+    check_split(split(3, 30), smollm2_path)
+    with pytest.raises(ConfigError) as raised:
+        check_split(split(7, 31), smollm2_path)
+    assert raised.value.problems == (
+        "llm.tensor_parallel: 3 key heads cannot be split over 7 ranks",
+        "llm.pipeline_parallel: 30 layers cannot be split into 31 stages",
+    )
+
+
+def test_a_model_that_does_not_say_is_left_to_its_ranks(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"n_layer": 3}')
+    check_split(split(7, 31), tmp_path)
