@@ -10,18 +10,23 @@ from typing import Any
 from actors.errors import ConfigError
 from cluster.config import Config
 
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""What the number of a layer's experts is called."""
+
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """Of the model's attention.
+    """Of the model's layers.
 
     Attributes:
         head_dim: values of a head's key, and of its value.
+        num_experts: of a layer that has any; 0 for a model without.
     """
 
     num_layers: int
     num_key_heads: int
     head_dim: int
+    num_experts: int
 
 
 def read_sizes(folder: Path) -> ModelSizes | None:
@@ -32,7 +37,9 @@ def read_sizes(folder: Path) -> ModelSizes | None:
         heads = sizes["num_attention_heads"]
         head_dim = sizes.get("head_dim") or sizes["hidden_size"] // heads
         key_heads = sizes.get("num_key_value_heads") or heads
-        return ModelSizes(int(sizes["num_hidden_layers"]), int(key_heads), int(head_dim))
+        experts = next((sizes[name] for name in EXPERT_COUNTS if sizes.get(name)), 0)
+        layers = sizes["num_hidden_layers"]
+        return ModelSizes(int(layers), int(key_heads), int(head_dim), int(experts))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,14 @@ def test_validate_fetches_no_model(tmp_path: Path) -> None:
     assert cli.main(["validate", str(path)]) == 0, "it is fetched when it is served"
 
 
+def write_mixture(path: Path) -> None:
+    """The configuration of a model of text and images, whose text layers have experts."""
+    sizes = {
+        "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8, "num_local_experts": 4,
+    }  # fmt: skip
+    path.write_text(json.dumps({"text_config": sizes}))
+
+
 @pytest.mark.parametrize(("tensor_parallel", "told"), [(1, False), (2, True)])
 def test_validate_tells_that_experts_are_not_split(
     tmp_path: Path,
@@ -101,12 +110,14 @@ def test_validate_tells_that_experts_are_not_split(
     told: bool,
 ) -> None:
     monkeypatch.setattr("deploy.named_files.load_vocabulary", lambda folder: None)
-    (tmp_path / "config.json").write_text('{"num_local_experts": 4}')
+    write_mixture(tmp_path / "config.json")
     (tmp_path / "model.safetensors").touch()
     path = tmp_path / "config.yaml"
     path.write_text(f"{{model: {{path: {tmp_path}}}, llm: {{tensor_parallel: {tensor_parallel}}}}}")
     assert cli.main(["validate", str(path)]) == 0
-    assert ("all of a layer's experts" in capsys.readouterr().out) == told
+    shown = capsys.readouterr().out
+    assert ("splits attention and layers without experts alone" in shown) == told
+    assert ("all of a layer's experts" in shown) == told
 
 
 def test_an_empty_configuration_is_valid(

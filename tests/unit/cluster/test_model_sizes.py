@@ -9,7 +9,7 @@ import pytest
 
 from actors.errors import ConfigError
 from cluster.config import Config, parse_config
-from cluster.model_sizes import check_split
+from cluster.model_sizes import EXPERT_COUNTS, ModelSizes, check_split, read_sizes
 
 
 def split(shards: int, stages: int) -> Config:
@@ -30,3 +30,16 @@ def test_the_embedded_model_has_three_key_heads_and_thirty_layers(smollm2_path: 
 def test_a_model_that_does_not_say_is_left_to_its_ranks(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"n_layer": 3}')
     check_split(split(7, 31), tmp_path)
+
+
+@pytest.mark.parametrize("within", [True, False], ids=["text_config", "plain"])
+@pytest.mark.parametrize("name", [None, *EXPERT_COUNTS])
+def test_experts_are_counted_under_each_name(
+    tmp_path: Path, name: str | None, within: bool
+) -> None:
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
+    if name is not None:
+        sizes[name] = 6
+    content = {"text_config": sizes} if within else sizes
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    assert read_sizes(tmp_path) == ModelSizes(2, 4, 8, 0 if name is None else 6)
