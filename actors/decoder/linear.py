@@ -138,12 +138,13 @@ class Int8Product:
         self._matrix, self._scales = matrix, scales.float()
         self._bias = None if bias is None else bias.detach().float()
         self._slice = max(1, _EXPANDED_SIZE // matrix.shape[1])
+        self._expands = matrix.device.type != "cpu"
 
     def __call__(self, rows: Tensor) -> Tensor:
-        if rows.device.type == "cpu":
-            product = torch._weight_int8pack_mm(rows.float(), self._matrix, self._scales)
-        else:
+        if self._expands:
             product = self._expanded(_paired(rows))[: len(rows)].mul_(self._scales)
+        else:
+            product = torch._weight_int8pack_mm(rows.float(), self._matrix, self._scales)
         return product if self._bias is None else product.add_(self._bias)
 
     def _expanded(self, rows: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def _scales_of(matrix: Tensor) -> Tensor:
 
 
 def _rounded(matrix: Tensor, scales: Tensor) -> Tensor:
-    # A scale that was rounded down gives 127.25 at most.
+    # A scale that was rounded down gives 127.33 at most, in bfloat16.
     return (matrix.float() / scales.float()[:, None]).round_().to(torch.int8)
 
 

@@ -14,6 +14,7 @@ from actors.llm.config import LLMConfig
 from actors.llm.rank import Rank, RankOptions, load_rank
 from actors.request_manager.generation import SpeculationOptions
 from actors.sampling import SamplingParams, derived_seed
+from tests.unit.llm.invariant_rows import demand_invariant_rows
 from tests.unit.llm.tiny_models import VOCAB_SIZE, tiny_model
 from tests.unit.near_rank import PROMPTS, NearRank, answers, ask, engine_over
 from tests.unit.request_manager.house import Watcher
@@ -51,24 +52,20 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return path
 
 
-def options(folder: Path, llm: LLMConfig) -> RankOptions:
-    return RankOptions(
-        folder, folder.name, "bfloat16", kv_block_tokens=4, kv_memory_bytes=KV_BYTES[folder.name],
-        llm=llm,
-    )  # fmt: skip
-
-
 @pytest.fixture
 def rank(folder: Path) -> Rank:
-    return load_rank(options(folder, INT8))
+    memory = KV_BYTES[folder.name]
+    options = RankOptions(
+        folder, folder.name, "bfloat16", kv_block_tokens=4, kv_memory_bytes=memory, llm=INT8
+    )
+    return load_rank(options)
 
 
 @pytest.mark.parametrize("samplings", SAMPLINGS.values(), ids=SAMPLINGS)
 async def test_drafts_neighbours_and_preemption_change_nothing(folder, rank, samplings):
     described = rank.describe()
     assert (described.backend, described.quantization) == (MODELS[folder.name], "int8")
-    if not load_rank(options(folder, LLMConfig())).describe().batch_invariant:
-        pytest.skip("rows depend on each other here, quantised or not")
+    demand_invariant_rows(rank._loaded)
     assert described.batch_invariant
     requests = [ask(prompt, 30, sampling=one) for prompt in PROMPTS for one in samplings]
     off = [replace(request, speculation=OFF) for request in requests]

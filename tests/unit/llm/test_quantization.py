@@ -16,13 +16,13 @@ from actors.decoder import linear
 from actors.decoder.layer_weights import Weights
 from actors.decoder.linear import Int8Product, NativeProduct, precise_product
 from actors.errors import ModelError
-from actors.llm.invariance import is_batch_invariant
 from actors.llm.loading import LoadedModel, load_model
 from actors.llm.parallel import stage_loading
 from actors.llm.parallel.stage_loading import load_stage
 from actors.llm.parallel.world import World
 from actors.llm.quantization import Int8, check_model
 from actors.tree import TokenTree
+from tests.unit.llm.invariant_rows import demand_invariant_rows
 
 CPU = torch.device("cpu")
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -98,17 +98,32 @@ def test_the_product_is_that_of_the_dequantised_matrix(
 
 
 @DTYPES
-def test_where_no_kernel_takes_int8_slices_are_expanded(dtype, monkeypatch):
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_where_no_kernel_takes_int8_slices_are_expanded(dtype, biased, count, monkeypatch):
     """As on a GPU, with a product of this machine in the place of one that widens."""
+    slices = []
+
+    def wide_product(rows, matrix):
+        assert len(rows) == max(count, 2)
+        assert matrix.dtype == rows.dtype == dtype
+        slices.append(len(matrix))
+        return rows.float() @ matrix.float().t()
+
     monkeypatch.setattr(linear, "_EXPANDED_SIZE", 1000)
-    monkeypatch.setattr(
-        linear, "_wide_product", lambda rows, matrix: rows.float() @ matrix.float().t()
-    )
-    weights = quantised(dtype, 1000, 80)
+    monkeypatch.setattr(linear, "_wide_product", wide_product)
+    weights = quantised(dtype, 100, 80, biased)
     product = Int8Product(weights.matrix, weights.scales, weights.bias)
-    rows = torch.randn(5, 80).to(dtype)
-    expanded = product._expanded(rows) * weights.scales.float() + weights.bias.float()
-    torch.testing.assert_close(expanded, product(rows), rtol=1e-5, atol=1e-4)
+    product._expands = True
+    rows = torch.randn(count, 80).to(dtype)
+    exact = rows.double() @ dequantised(weights).t()
+    if biased:
+        exact += weights.bias.double()
+    for _ in range(2):
+        ours = product(rows)
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-4)
+    assert slices == [*[12] * 8, 4] * 2
 
 
 def with_rounded_weights(model: nn.Module) -> nn.Module:
@@ -159,16 +174,26 @@ def test_a_model_computes_what_its_rounded_weights_say(tmp_path, family):
 @pytest.mark.parametrize("family", ["llama", "qwen3", "opt", "gemma3_text"])
 def test_in_bfloat16_rows_do_not_depend_on_each_other(tmp_path, family):
     tiny_model(family, torch.bfloat16).save_pretrained(tmp_path)
-    if not is_batch_invariant(load_model(tmp_path, torch.bfloat16, CPU)):
-        pytest.skip("nor do they here without int8")
-    assert is_batch_invariant(int8_model(tmp_path, torch.bfloat16))
+    demand_invariant_rows(int8_model(tmp_path, torch.bfloat16))
 
 
 @pytest.mark.model
 def test_in_bfloat16_neither_do_those_of_the_embedded_model(smollm2_path):
-    if not is_batch_invariant(load_model(smollm2_path, torch.bfloat16, CPU)):
-        pytest.skip("nor do they here without int8")
-    assert is_batch_invariant(int8_model(smollm2_path, torch.bfloat16))
+    demand_invariant_rows(int8_model(smollm2_path, torch.bfloat16))
+
+
+@pytest.mark.parametrize("family", ["llama", "opt"])
+def test_products_in_which_rows_depend_on_each_other_are_not_excused(tmp_path, family, monkeypatch):
+    tiny_model(family, torch.bfloat16).save_pretrained(tmp_path)
+    loaded = int8_model(tmp_path, torch.bfloat16)
+    demand_invariant_rows(loaded)
+    for kind in (Int8Product, NativeProduct):
+        call = kind.__call__
+        monkeypatch.setattr(
+            kind, "__call__", lambda self, rows, call=call: call(self, rows) * (1 + len(rows) / 64)
+        )
+    with pytest.raises(pytest.fail.Exception, match="in products"):
+        demand_invariant_rows(loaded)
 
 
 def test_the_report_counts_bytes_as_they_are_held(tmp_path):
