@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from actors.request_manager.drafters import own_text
 from actors.request_manager.drafters.own_text import OwnText
-from actors.request_manager.drafters.suffix import LEAD_TOKENS, PIECE_TOKENS, SuffixDecoding
+from actors.request_manager.drafters.suffix import (
+    LEAD_TOKENS,
+    MAX_STEP_S,
+    PIECE_TOKENS,
+    SuffixDecoding,
+)
 from actors.request_manager.ports import Draft
 from actors.tree import CONTEXT, TokenTree
 from tests.unit.request_manager.learning import Ticking, by_path, drawn, ended, task
@@ -103,7 +108,7 @@ async def test_long_answers_are_kept_in_pieces_one_a_step() -> None:
 
 
 async def test_requests_share_the_time_of_a_step_and_take_turns() -> None:
-    drafter = SuffixDecoding(0, Ticking(0.001))  # time for two: 3 ms, a look for each
+    drafter = SuffixDecoding(0, Ticking(MAX_STEP_S / 1.5))  # time for two, a look behind each
     tasks = [task([5, 6, 5], request_id=number) for number in range(4)]
     turns = [list(await drafter.draft(tasks)) for _ in range(4)]
     assert turns == [[0, 1], [1, 2], [2, 3], [3, 0]]
