@@ -164,6 +164,7 @@ class Ingress:
         self._door = Door(ApiKeys(keys), api.max_requests_per_key, max_inside)
         settings = ApiSettings(max_body_bytes=api.max_body_bytes, page=api.page)
         self._tracing = open_tracing(config.tracing, "ingress")
+        self._grammars = GrammarChecks()
         self._app = build_app(
             backend,
             loaded.tokenizer,
@@ -171,7 +172,7 @@ class Ingress:
             settings,
             self._door,
             self._tracing.tracer if self._tracing else None,
-            check_grammar=GrammarChecks(),
+            check_grammar=self._grammars,
         )
         limits = ConnectionLimits(
             max_connections=api.max_connections,
@@ -197,12 +198,15 @@ class Ingress:
         await self._link.close(UnavailableError("the server is shutting down"))
         await self._door.drain(LAST_WORDS_S)
         await self._server.stop()
+        await asyncio.to_thread(self._grammars.close)
         if self._tracing is not None:
             await self._tracing.close()
 
     async def __del__(self) -> None:
         if server := getattr(self, "_server", None):
             await server.stop()
+        if grammars := getattr(self, "_grammars", None):
+            await asyncio.to_thread(grammars.close)
         if tracing := getattr(self, "_tracing", None):
             await tracing.close()
 

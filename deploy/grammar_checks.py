@@ -1,25 +1,26 @@
 """Checks grammars in processes apart, which one that takes too much brings down alone.
 
-There are few, so that hostile grammars hold up each other and whoever else asks for one, but no
-plain request. A process that has ended is started again for the next grammar.
+There are few, and few wait for them, so that hostile grammars hold up each other and whoever else
+asks for one, but no plain request. For one that has ended another is started. What brings a process
+down is tried once more in a fresh one: what others left behind in it may have been at fault.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
-import selectors
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from actors.errors import InputError, UnavailableError
+from actors.errors import InputError, OverloadedError, UnavailableError
 from actors.grammar import TOO_MUCH_WORK
 from deploy.structured_output import Wanted, source_of
 
@@ -27,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 NUM_PROCESSES = 2
 NUM_TRIES = 2
+MAX_INSIDE = 32
+"""Grammars that are checked or wait for it."""
+RETRY_AFTER_S = 2.0
 ANSWER_S = 60.0
 """A process that says nothing for so long hangs, for whatever reason."""
 TOO_MUCH = frozenset({-signal.SIGXCPU, -signal.SIGABRT, -signal.SIGSEGV})
@@ -41,73 +45,120 @@ async def check_here(param: str, wanted: Wanted) -> str:
     return await asyncio.to_thread(source_of, param, wanted)
 
 
+class _Process:
+    """A process that checks one grammar after the other."""
+
+    def __init__(self) -> None:
+        self.num_answers = 0
+        path = os.pathsep.join(sys.path)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "deploy.grammar_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
+        )
+
+    def ask(self, line: bytes) -> bytes:
+        """The answer; empty if the process has ended instead, as one that hangs is made to."""
+        hanging = threading.Timer(ANSWER_S, self.kill)
+        hanging.start()
+        try:
+            answer = self._exchange(line)
+        finally:
+            hanging.cancel()
+        self.num_answers += 1
+        return answer if answer.endswith(b"\n") else b""
+
+    def _exchange(self, line: bytes) -> bytes:
+        if self._process.stdin is None or self._process.stdout is None:
+            return b""
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+        except OSError:
+            return b""
+        return self._process.stdout.readline()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self) -> int:
+        """How it ended."""
+        status = self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        return status
+
+
 class GrammarChecks:
     """A `GrammarCheck` in processes apart."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(NUM_PROCESSES, "grammars")
-        self._own = threading.local()  # each thread has a process
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._num_inside = 0
+        self._lock = threading.Lock()
+        self._idle: list[_Process] = []
+        self._all: set[_Process] = set()
+        self._is_closed = False
 
     async def __call__(self, param: str, wanted: Wanted) -> str:
         """The source of a checked grammar.
 
         Raises:
             InputError: naming the field, if it is wrong or takes too much.
+            OverloadedError: too many wait already.
             UnavailableError: the processes end for another reason.
         """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._check, param, wanted)
+        if self._num_inside >= MAX_INSIDE:
+            raise OverloadedError("too many grammars wait to be checked", RETRY_AFTER_S)
+        self._num_inside += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, self._check, param, wanted)
+        finally:
+            self._num_inside -= 1
 
     def close(self) -> None:
-        """End the processes, when each has answered what it was asked."""
+        """End the processes at once; what they were asked fails."""
+        with self._lock:
+            self._is_closed = True
+            for process in self._all:
+                process.kill()
         self._threads.shutdown(cancel_futures=True)
-        for process in self._processes:
-            process.terminate()
+        for process in self._idle:
             process.wait()
 
     def _check(self, param: str, wanted: Wanted) -> str:
         line = json.dumps({"param": param, "wanted": wanted}).encode() + b"\n"
         for _ in range(NUM_TRIES):
-            process = self._process()
-            if answer := _ask(process, line):
-                found: dict[str, str] = json.loads(answer)
-                if "source" in found:
-                    return found["source"]
-                raise InputError(found["message"], found["param"], found["code"])
-            if process.wait() in TOO_MUCH:
+            process = self._take()
+            is_fresh = process.num_answers == 0
+            if answer := process.ask(line):
+                with self._lock:
+                    self._idle.append(process)
+                return _source(json.loads(answer))
+            status = process.wait()
+            with self._lock:
+                self._all.discard(process)
+            if is_fresh and status in TOO_MUCH:  # else what came before may be at fault
                 raise InputError(f"{param}: {TOO_MUCH_WORK}", param, "invalid_grammar")
-            logger.warning("the check of a grammar ended with status %d", process.returncode)
+            logger.info("the check of a grammar ended with status %d", status)
         raise UnavailableError("grammars cannot be checked now")
 
-    def _process(self) -> subprocess.Popen[bytes]:
-        process: subprocess.Popen[bytes] | None = getattr(self._own, "process", None)
-        if process is None or process.poll() is not None:
-            process = self._own.process = _start()
-            self._processes = [one for one in self._processes if one.poll() is None] + [process]
-        return process
+    def _take(self) -> _Process:
+        with self._lock:
+            if self._is_closed:
+                raise UnavailableError("the server is shutting down")
+            if self._idle:
+                return self._idle.pop()
+            process = _Process()
+            self._all.add(process)
+            return process
 
 
-def _start() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "deploy.grammar_process"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"},
-    )
-
-
-def _ask(process: subprocess.Popen[bytes], line: bytes) -> bytes:
-    """The process's answer; empty if it ended instead, or was ended since it hung."""
-    if process.stdin is None or process.stdout is None:
-        return b""
-    try:
-        process.stdin.write(line)
-        process.stdin.flush()
-    except OSError:
-        return b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        if not selector.select(ANSWER_S):
-            process.terminate()
-    return process.stdout.readline()
+def _source(found: Mapping[str, str]) -> str:
+    if "source" in found:
+        return found["source"]
+    raise InputError(found["message"], found["param"], found["code"])

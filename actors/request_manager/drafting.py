@@ -134,7 +134,7 @@ def draft_task(turn: Turn, config: SpeculationConfig, bar: Bar) -> DraftTask | N
         least_probability=bar.least_probability,
         tokens_per_s=bar.tokens_per_s,
         drafters=wishes.drafters,
-        is_shown=request.asked.return_trees,
+        is_shown=request.shows_drafts,
         banned_early=request.banned_early,
         grammar=request.asked.grammar,
         verification=request.verification,

@@ -59,7 +59,7 @@ class DraftTask:
         tokens_per_s: what all requests together commit: what a drafter's time is worth.
         grammar: what the output must follow, if anything.
         verification: the rule by which the drafts will be verified.
-        is_shown: the drafts are told to whoever sent the request, so that none may hold what others
+        is_shown: whoever sent the request may read the drafts, so that none may hold what others
             were answered.
     """
 

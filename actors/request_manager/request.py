@@ -105,6 +105,11 @@ class Request:
         return not self._prompt_is_scored
 
     @property
+    def shows_drafts(self) -> bool:
+        """Whether its sender may read drafts: as they are, or as tokens that a lossy rule took."""
+        return self.asked.return_trees or self.verification is Rule.TYPICAL
+
+    @property
     def banned_early(self) -> tuple[int, ...]:
         """Token ids that cannot be drawn before `min_tokens` output tokens: whatever ends it."""
         return tuple(sorted(self.rules.end_ids)) if self.rules.min_tokens else ()

@@ -85,7 +85,7 @@ def step_draws(
                 drawn,
                 is_over,
                 wishes.drafters,
-                request.asked.return_trees,
+                request.shows_drafts,
             )
         )
     return draws

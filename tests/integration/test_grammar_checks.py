@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from actors.errors import InputError
-from deploy.grammar_checks import NUM_PROCESSES, GrammarChecks
+from actors.errors import InputError, OverloadedError
+from deploy.grammar_checks import MAX_INSIDE, NUM_PROCESSES, GrammarChecks
 from deploy.structured_output import source_of
 
 pytestmark = pytest.mark.integration
@@ -25,7 +26,7 @@ GOOD: list[Any] = [
 ]
 ENDLESS = {"allOf": [{"type": "string", "pattern": f"[a-f].{{{i}}}z"} for i in range(5, 40)]}
 """Whether any text fits all of these takes hours to tell, and memory without end."""
-DEAR = {"allOf": [{"type": "integer", "multipleOf": prime} for prime in (97, 101, 103)]}
+DEAR = {"allOf": [{"type": "integer", "multipleOf": prime} for prime in (97, 101, 103, 107)]}
 
 
 @pytest.fixture
@@ -60,6 +61,20 @@ async def test_one_that_takes_too_much_is_refused_and_the_next_is_right(
         await checks("the.field", wanted)
     assert raised.value.param == "the.field"
     assert await checks("the.field", GOOD[1]) == source_of("", GOOD[1])
+
+
+async def test_few_wait_and_plain_ones_are_told_to_come_again(checks: GrammarChecks) -> None:
+    asked = [asyncio.create_task(checks("the.field", GOOD[1])) for _ in range(MAX_INSIDE + 5)]
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    assert [one for one in found if one != source_of("", GOOD[1])]
+    assert sum(isinstance(one, OverloadedError) for one in found) == 5
+
+
+async def test_a_verdict_is_that_of_a_fresh_process(checks: GrammarChecks) -> None:
+    assert await checks("the.field", GOOD[1])
+    (worker,) = workers()
+    resource.prlimit(worker.pid, resource.RLIMIT_AS, (1, 1))  # what others may have left of it
+    assert await checks("the.field", GOOD[3]) == source_of("", GOOD[3])
 
 
 async def test_many_at_once_and_processes_that_are_killed(checks: GrammarChecks) -> None:

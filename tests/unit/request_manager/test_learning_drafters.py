@@ -20,6 +20,7 @@ from actors.sampling import SamplingParams
 from tests.unit.request_manager.house import House, OracleDrafter, ask, collect, expected, script
 
 GREEDY = SamplingParams(temperature=0.0)
+DRAWN = SamplingParams(temperature=1.0, seed=1)
 MEMORY = 1 << 16
 
 
@@ -71,6 +72,7 @@ async def test_every_token_that_was_drawn_is_told_with_its_place() -> None:
         ({"speculation": SpeculationOptions(enabled=False)}, False),
         ({"internal": True}, False),
         ({"return_trees": True}, False),
+        ({"speculation": SpeculationOptions(verification="typical"), "sampling": DRAWN}, False),
     ],
 )
 async def test_requests_that_keep_a_drafter_out_teach_it_nothing(more, is_told) -> None:
