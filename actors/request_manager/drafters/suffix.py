@@ -7,8 +7,8 @@ end of its prompt, by which its first words are found. Long answers are kept as 
 answer of its own: they come and go alone, and no match reaches from one into the next.
 
 Assumes nothing of the model. Earlier answers change how soon tokens arrive, never which. Their text
-stays where it is, but who measures time closely may learn that something like it was answered
-before; nothing is kept of requests that do not let this drafter be asked.
+stays where it is, but who counts accepted drafts, or measures time, may learn that something like
+it was answered before. Nothing is kept of requests that do not let this drafter be asked.
 """
 
 from __future__ import annotations
