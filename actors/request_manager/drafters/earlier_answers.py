@@ -7,8 +7,9 @@ is a fixed number of bytes a token, adding one takes constant time, and what is 
 nothing behind: no link leads beyond the ring's tail. Of very many places that read alike the most
 recent ones stand for all.
 
-Answers are dropped whole, the oldest first; one that was of use since it came is let stay once
-more. Assumes token ids that fit 32 bits.
+First in, first out, with a second chance: answers are dropped whole, the oldest first, whenever it
+was last of use; one that was of use since it was added is added anew instead, at most two of these
+for each answer that comes. Assumes token ids that fit 32 bits.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from actors.request_manager.drafters.matches import Match
+from actors.request_manager.drafters.matches import ENOUGH_PLACES, Match, match_length
 
 BYTES_PER_TOKEN = 32
 """A token and its two links, its share of the two tables, and of the list of answers."""
@@ -25,12 +26,12 @@ ORDERS = (4, 2)
 """Tokens that linked places have in common at least; the longer matches are looked for first."""
 MAX_PLACES = 32
 """Places that are looked at along a chain."""
-ENOUGH_PLACES = 8
-"""Where so many have been found, shorter matches are of no interest."""
 LEAST_TOKENS = 4
 """Of an answer that is kept."""
 MAX_STAYS = 2
 """Answers that are let stay in place of others while one is added."""
+MAX_DROPPED = 1 / 4
+"""Entries of answers that were dropped, for each that is kept, before these move up."""
 
 _BETWEEN = -1  # stands behind each answer, and is no token
 
@@ -53,18 +54,17 @@ class EarlierAnswers:
         self._last = [array("q", b"\xff" * 8 * table_size) for _ in ORDERS]  # by hash; -1: none
         self._begins = array("q")  # where each answer begins
         self._was_used = bytearray()  # and whether it was, since it was added
+        self._num_dropped = 0  # of these, the first
         self._tail = self._head = 0
 
     def __len__(self) -> int:
         """Answers that are kept."""
-        return len(self._begins)
+        return len(self._begins) - self._num_dropped
 
     def __iter__(self) -> Iterator[list[int]]:
         """The answers that are kept, the oldest first."""
-        for number, begin in enumerate(self._begins):
-            is_last = number == len(self) - 1
-            end = self._head if is_last else self._begins[number + 1]
-            yield self._read(begin, end - begin - 1)
+        for number in range(self._num_dropped, len(self._begins)):
+            yield self._answer(number)
 
     @property
     def num_bytes(self) -> int:
@@ -90,7 +90,7 @@ class EarlierAnswers:
         found = []
         for position, length in lengths.items():
             if length == longest:
-                self._was_used[bisect_right(self._begins, position) - 1] = True
+                self._was_used[self._number(position)] = True
             continuation = self._read(position + 1, min(max_length, self._head - position - 1))
             if _BETWEEN in continuation:
                 del continuation[continuation.index(_BETWEEN) :]
@@ -108,7 +108,8 @@ class EarlierAnswers:
             for _ in range(MAX_PLACES):
                 if position < self._tail:
                     break
-                length = self._match_length(end, position)
+                most = min(len(end), position - self._tail + 1)
+                length = match_length(end, self._tokens, position % self._size, most)
                 if length >= order:
                     lengths[position] = length
                 back = links[position % self._size]
@@ -117,13 +118,15 @@ class EarlierAnswers:
                 position -= back
         return lengths
 
-    def _match_length(self, end: Sequence[int], position: int) -> int:
-        tokens, size = self._tokens, self._size
-        most = min(len(end), position - self._tail + 1)
-        length = 0
-        while length < most and tokens[(position - length) % size] == end[-1 - length]:
-            length += 1
-        return length
+    def _number(self, position: int) -> int:
+        """Of the answer that has this position."""
+        return bisect_right(self._begins, position, self._num_dropped) - 1
+
+    def _answer(self, number: int) -> list[int]:
+        begin = self._begins[number]
+        is_last = number == len(self._begins) - 1
+        end = self._head if is_last else self._begins[number + 1]
+        return self._read(begin, end - begin - 1)
 
     def _read(self, position: int, count: int) -> list[int]:
         begin = position % self._size
@@ -136,12 +139,19 @@ class EarlierAnswers:
     def _make_room(self, count: int) -> None:
         num_stays = 0
         while self._head + count - self._tail > self._size:
-            oldest, was_used = next(iter(self)), self._was_used[0]
-            del self._begins[0], self._was_used[0]
-            self._tail = self._begins[0] if self._begins else self._head
+            number = self._num_dropped
+            oldest, was_used = self._answer(number), self._was_used[number]
+            self._drop_oldest()
             if was_used and num_stays < MAX_STAYS:
                 num_stays += 1
                 self._append(oldest)
+
+    def _drop_oldest(self) -> None:
+        self._num_dropped += 1
+        self._tail = self._begins[self._num_dropped] if len(self) else self._head
+        if self._num_dropped > MAX_DROPPED * len(self):
+            del self._begins[: self._num_dropped], self._was_used[: self._num_dropped]
+            self._num_dropped = 0
 
     def _append(self, answer: Sequence[int]) -> None:
         begin = self._head

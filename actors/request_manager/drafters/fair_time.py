@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
-from actors.request_manager.ports import Clock, DraftTask
+from actors.request_manager.ports import Clock
+
+Request = TypeVar("Request")
+"""What a step has for each request."""
 
 
 class FairTime:
@@ -20,13 +25,26 @@ class FairTime:
         self._max_step_s = max_step_s
         self._clock = clock
         self._num_steps = 0
+        self._turn_s = -math.inf  # when the turn at hand began
+        self._end_s = math.inf
 
-    def turns(self, tasks: Sequence[DraftTask]) -> Iterator[DraftTask]:
-        """One step's tasks, as long as there is time."""
-        begin = self._num_steps % max(len(tasks), 1)
+    def turns(self, requests: Sequence[Request]) -> Iterator[Request]:
+        """One step's requests, as long as there is time."""
+        begin = self._num_steps % max(len(requests), 1)
         self._num_steps += 1
-        end_s = self._clock() + self._max_step_s
-        for task in (*tasks[begin:], *tasks[:begin]):
-            if self._clock() >= end_s:
+        now_s = self._clock()
+        self._end_s = now_s + self._max_step_s
+        for request in (*requests[begin:], *requests[:begin]):
+            if now_s >= self._end_s:
                 return
-            yield task
+            self._turn_s = now_s
+            yield request
+            now_s = self._clock()
+
+    def is_up(self) -> bool:
+        """Whether the turn at hand is to end, with its step."""
+        return self._clock() >= self._end_s
+
+    def was_used_up(self) -> bool:
+        """Whether the turn at hand has taken a whole step's time by itself."""
+        return self._clock() - self._turn_s >= self._max_step_s

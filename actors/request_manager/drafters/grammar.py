@@ -22,6 +22,7 @@ from concurrent.futures import Future
 
 from actors.grammar import GrammarError, Matcher, byte_grammars
 from actors.grammar_compiler import GrammarCompiler
+from actors.request_manager.drafters.fair_time import FairTime
 from actors.request_manager.drafters.foreseen import Foreseen, foresee
 from actors.request_manager.ports import Clock, Draft, DraftTask, Encode
 from actors.tree import TokenTree
@@ -64,29 +65,20 @@ class GrammarDrafter:
         self, vocabulary: Vocabulary, encode: Encode, clock: Clock = time.thread_time
     ) -> None:
         self._vocabulary = vocabulary
-        self._clock = clock
         self._encode = encode
         self._compiler = GrammarCompiler(byte_grammars)
         self._walks: dict[int, _Walk] = {}
         self._slowness = _Slowness()
-        self._num_steps = 0
+        self._time = FairTime(MAX_STEP_S, clock)
 
     async def draft(self, tasks: Sequence[DraftTask]) -> Mapping[int, Draft]:
         """Drafts for the tasks whose grammars have something to say."""
-        asked = [task for task in tasks if task.grammar]
-        begin = self._num_steps % max(len(asked), 1)
-        self._num_steps += 1
         drafts = {}
-        now_s = self._clock()
-        end_s = now_s + MAX_STEP_S
-        for task in asked[begin:] + asked[:begin]:
-            if now_s >= end_s:
-                break
-            texts = self._foreseen(task, now_s, end_s)
+        for task in self._time.turns([task for task in tasks if task.grammar]):
+            texts = self._foreseen(task)
             paths = [path for text in texts if (path := self._path(text, task.max_depth))]
             if paths:
                 drafts[task.request_id] = _draft(paths)
-            now_s = self._clock()
         return drafts
 
     def forget(self, request_id: int) -> None:
@@ -94,7 +86,7 @@ class GrammarDrafter:
         if walk is not None:
             self._compiler.release(walk.source)
 
-    def _foreseen(self, task: DraftTask, now_s: float, end_s: float) -> list[Foreseen]:
+    def _foreseen(self, task: DraftTask) -> list[Foreseen]:
         if self._slowness.is_too_much(task.grammar):
             self.forget(task.request_id)
             return []
@@ -103,8 +95,8 @@ class GrammarDrafter:
             start = self._compiler.acquire(task.grammar)
             walk = self._walks[task.request_id] = _Walk(task.grammar, start, self._vocabulary)
         before = walk.num_followed
-        found = walk.foreseen(task.token_ids, task.prompt_len, lambda: self._clock() >= end_s)
-        is_long = self._clock() - now_s >= MAX_STEP_S
+        found = walk.foreseen(task.token_ids, task.prompt_len, self._time.is_up)
+        is_long = self._time.was_used_up()
         self._slowness.note(task.grammar, is_long and walk.num_followed - before < FEW_BYTES)
         return found
 

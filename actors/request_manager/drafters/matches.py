@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+ENOUGH_PLACES = 8
+"""Where so many have been found, shorter matches are of no interest."""
+
 
 class Match(NamedTuple):
     """A place where a text has read as it does now.
@@ -50,3 +53,30 @@ def ways_on(here: Alike) -> Iterator[tuple[int, float, Alike]]:
         weight = sum(match.length * match.length for match in family)
         matched = max(match.length for match in family) + depth
         yield token, matched / (matched + 1) * weight / total, Alike(family, depth + 1)
+
+
+def match_length(text: Sequence[int], known: Sequence[int], place: int, most: int) -> int:
+    """How many tokens of what is known, as far as a place, are the last ones of a text.
+
+    Args:
+        place: of the last token that is compared; what is known goes on at its end where it is
+            a ring.
+        most: no more tokens are compared.
+    """
+    length = 0
+    while length < most and known[place - length] == text[-1 - length]:
+        length += 1
+    return length
+
+
+def continuation(text: Sequence[int], place: int, max_depth: int) -> list[int]:
+    """How a text goes on behind a place of its own.
+
+    One that runs into the end goes on by copying itself, so that text that repeats itself is
+    continued to full depth.
+    """
+    period = len(text) - 1 - place
+    path = list(text[place + 1 : place + 1 + max_depth])
+    while len(path) < max_depth:
+        path.append(path[len(path) - period])
+    return path

@@ -4,7 +4,7 @@ Counts the LLM's next token behind the last one and the last two, of all request
 likeliest tree of these. As in Token Recycling (Luo et al. 2024) nothing that the LLM says goes to
 waste: what it drew at nodes that were not accepted is counted as well. There the LLM's most
 probable tokens at each node fill the table; here its draws do, since nothing else comes back from
-the ranks.
+the ranks. A step's counting has its time too: requests take turns, and what is left is dropped.
 
 Unlike copies of a text, what it proposes may never have been written. The lengths of context are
 weighed after Witten and Bell (1991): the more often a context was followed by a token seen before,
@@ -31,7 +31,9 @@ LENGTHS = (2, 1)
 MAX_NODES = 8
 """Of a tree; more cost more time than they bring."""
 MAX_STEP_S = 0.003
-"""Of the processor's time, for all requests in one step."""
+"""Of the processor's time, for the drafts of all requests in one step."""
+MAX_LEARN_S = 0.001
+"""Of the processor's time, to count what one step brought."""
 
 Context = tuple[int, ...]
 
@@ -49,6 +51,7 @@ class NgramTables:
 
     def __init__(self, memory_bytes: int, clock: Clock = time.thread_time) -> None:
         self._time = FairTime(MAX_STEP_S, clock)
+        self._learning = FairTime(MAX_LEARN_S, clock)
         self._tables = {n: NgramTable(memory_bytes // len(LENGTHS)) for n in LENGTHS}
 
     async def draft(self, tasks: Sequence[DraftTask]) -> Mapping[int, Draft]:
@@ -57,8 +60,8 @@ class NgramTables:
         return {request_id: draft for request_id, draft in found.items() if draft is not None}
 
     def observe(self, steps: Sequence[StepDraws]) -> None:
-        """Count everything that the LLM drew."""
-        for step in steps:
+        """Count what the LLM drew, as far as there is time."""
+        for step in self._learning.turns(steps):
             end = step.root + 1
             contexts = {CONTEXT: tuple(step.token_ids[max(0, end - max(LENGTHS)) : end])}
             for node, (token, parent) in enumerate(

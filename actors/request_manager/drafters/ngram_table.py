@@ -2,9 +2,9 @@
 
 Contexts of one length share a table of buckets, found by hash. A bucket counts the few likeliest
 next tokens of one context, the likeliest first. A token that has no place wears down the last one
-until it takes that; a context that finds its bucket taken wears down the other's until it takes it
-(after Misra and Gries 1982). Counts that grow large are halved, all of a bucket: so what is old
-fades, and what is rare makes way.
+until it takes that; a context that finds its bucket taken wears down the other's tokens, the last
+first, until none is left and it takes the bucket (after Misra and Gries 1982). Counts that grow
+large are halved, all of a bucket: so what is old fades, and what is rare makes way.
 """
 
 from __future__ import annotations
@@ -46,11 +46,10 @@ class NgramTable:
         begin = bucket * NUM_WAYS
         tokens, counts = self._tokens, self._counts
         if self._tags[bucket] != tag:
-            if counts[begin] > 1:
-                counts[begin] -= 1
+            self._wear_down(begin)
+            if counts[begin]:
                 return
             self._tags[bucket] = tag
-            counts[begin : begin + NUM_WAYS] = array("B", bytes(NUM_WAYS))
         for way in range(begin, begin + NUM_WAYS):
             if not counts[way]:
                 tokens[way], counts[way] = token, 1
@@ -58,8 +57,7 @@ class NgramTable:
             if tokens[way] == token:
                 self._count(way, begin)
                 return
-        last = begin + NUM_WAYS - 1
-        counts[last] -= 1
+        last = self._wear_down(begin)
         if not counts[last]:
             tokens[last], counts[last] = token, 1
 
@@ -84,6 +82,15 @@ class NgramTable:
             tokens[way], tokens[above] = tokens[above], tokens[way]
             counts[way], counts[above] = counts[above], counts[way]
             way = above
+
+    def _wear_down(self, begin: int) -> int:
+        """One less for the last of a bucket's tokens, if it has any; returns the token's way."""
+        counts, way = self._counts, begin + NUM_WAYS - 1
+        while way > begin and not counts[way]:
+            way -= 1
+        if counts[way]:
+            counts[way] -= 1
+        return way
 
     def _find(self, context: Sequence[int]) -> tuple[int, int]:
         key = hash(tuple(context))

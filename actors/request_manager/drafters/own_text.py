@@ -10,12 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from actors.request_manager.drafters.matches import Match
+from actors.request_manager.drafters.matches import ENOUGH_PLACES, Match, continuation, match_length
 
 MAX_PLACES = 24
 """Most recent places that are compared."""
-ENOUGH_PLACES = 8
-"""Where so many have been found, shorter matches are of no interest."""
 VECTOR_TOKENS = 4
 """Matches as long are told apart before the most recent are chosen."""
 
@@ -46,7 +44,10 @@ class OwnText:
             max_depth: of continuations.
         """
         return [
-            Match(_match_length(tokens, end, max_match), _continuation(tokens, end, max_depth))
+            Match(
+                match_length(tokens, tokens, end, min(max_match, end + 1)),
+                continuation(tokens, end, max_depth),
+            )
             for end in self._ends()
         ]
 
@@ -65,20 +66,3 @@ class OwnText:
             if len(found) >= ENOUGH_PLACES:
                 break
         return list(found)
-
-
-def _match_length(tokens: Sequence[int], end: int, max_match: int) -> int:
-    last = len(tokens) - 1
-    most = min(max_match, end + 1)
-    length = 1
-    while length < most and tokens[end - length] == tokens[last - length]:
-        length += 1
-    return length
-
-
-def _continuation(tokens: Sequence[int], end: int, max_depth: int) -> list[int]:
-    period = len(tokens) - 1 - end
-    path = list(tokens[end + 1 : end + 1 + max_depth])
-    while len(path) < max_depth:
-        path.append(path[len(path) - period])
-    return path

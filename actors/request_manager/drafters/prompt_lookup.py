@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from actors.request_manager.drafters.matches import continuation, match_length
 from actors.request_manager.ports import Draft, DraftTask
 from actors.tree import CONTEXT, TokenTree
 
@@ -75,7 +76,10 @@ class PromptLookup:
 
 def _look_up(index: _Index, task: DraftTask) -> Draft | None:
     tokens = task.token_ids
-    matches = [(_match_length(tokens, end), end) for end in index.ends(tokens)]
+    matches = [
+        (match_length(tokens, tokens, end, min(MAX_MATCH_TOKENS, end + 1)), end)
+        for end in index.ends(tokens)
+    ]
     if not matches or task.max_nodes < 1 or task.max_depth < 1:
         return None
     # Longest match first; among equals the order of recency is kept.
@@ -83,7 +87,7 @@ def _look_up(index: _Index, task: DraftTask) -> Draft | None:
     depth = _useful_depth(matches[0][0], task.least_probability, task.max_depth)
     branches = _Branches()
     for length, end in matches[:MAX_BRANCHES]:
-        branches.add(_continuation(tokens, end, depth), length)
+        branches.add(continuation(tokens, end, depth), length)
     return branches.draft(task.least_probability)
 
 
@@ -91,26 +95,6 @@ def _useful_depth(longest: int, least: float, max_depth: int) -> int:
     """How deep a path may be worth more than `least` if nothing branches off: as its scores are
     m / (m + 1), (m + 1) / (m + 2), …, they come to m / (m + depth)."""
     return min(max_depth, int(longest / least - longest)) if least else max_depth
-
-
-def _match_length(tokens: Sequence[int], end: int) -> int:
-    last = len(tokens) - 1
-    length = 1
-    while (
-        length < MAX_MATCH_TOKENS
-        and length <= end
-        and tokens[end - length] == tokens[last - length]
-    ):
-        length += 1
-    return length
-
-
-def _continuation(tokens: Sequence[int], end: int, max_depth: int) -> list[int]:
-    period = len(tokens) - 1 - end
-    path = list(tokens[end + 1 : end + 1 + max_depth])
-    while len(path) < max_depth:
-        path.append(path[len(path) - period])
-    return path
 
 
 class _Branches:

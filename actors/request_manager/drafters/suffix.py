@@ -3,11 +3,12 @@
 After "SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications" (Oliaro et al.,
 NeurIPS 2025): the request's own text and earlier answers, whoever asked for them, grow one tree,
 the likeliest nodes first. Earlier answers are kept within bounds (`earlier_answers`), each with the
-end of its prompt, by which its first words are found.
+end of its prompt, by which its first words are found. Long answers are kept as pieces, each an
+answer of its own: they come and go alone, and no match reaches from one into the next.
 
 Assumes nothing of the model. Earlier answers change how soon tokens arrive, never which. Their text
-stays where it is, but who measures time closely may learn that something like it was answered
-before; nothing is kept of requests that do not let this drafter be asked.
+stays where it is, but who counts accepted drafts, or measures time, may learn that something like
+it was answered before. Nothing is kept of requests that do not let this drafter be asked.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ MAX_MATCH = 16
 LEAD_TOKENS = 4
 """Of the prompt, kept with an answer."""
 PIECE_TOKENS = 512
-"""Longer answers are kept in pieces; about as much is added in one step, in half a millisecond."""
+"""Longer answers are kept in pieces, each for itself; about as much is added in one step, in half a
+millisecond."""
+MAX_WAITING = 128
+"""Pieces that are still to be added; where more come, those that waited longest are dropped.
+Beside `memory_bytes`, up to 2 MB."""
 
 
 class SuffixDecoding:
@@ -49,7 +54,7 @@ class SuffixDecoding:
         self._time = FairTime(MAX_STEP_S, clock)
         self._own: dict[int, OwnText] = {}
         self._answers = EarlierAnswers(memory_bytes) if memory_bytes else None
-        self._pieces: deque[Sequence[int]] = deque()  # of answers, to be added
+        self._pieces: deque[Sequence[int]] = deque(maxlen=MAX_WAITING)  # of answers
 
     async def draft(self, tasks: Sequence[DraftTask]) -> Mapping[int, Draft]:
         """Drafts for the tasks whose text has read like this before."""

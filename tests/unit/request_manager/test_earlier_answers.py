@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import tracemalloc
+from array import array
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.request_manager.drafters import earlier_answers
 from actors.request_manager.drafters.earlier_answers import BYTES_PER_TOKEN, EarlierAnswers
-from actors.request_manager.drafters.matches import Match
+from actors.request_manager.drafters.matches import ENOUGH_PLACES, Match
 
 ANSWERS = st.lists(st.lists(st.integers(0, 4), max_size=20), max_size=40)
 
@@ -79,6 +81,33 @@ def test_one_that_was_of_use_is_let_stay_once() -> None:
     assert [answer[0] for answer in answers] == [40, 50, 60]
 
 
+def test_no_more_than_two_stay_for_each_that_is_added() -> None:
+    answers = room_for(25)
+    for first in (10, 20, 30, 40, 50):
+        answers.add([first, 1, 2, 3])
+        assert answers.matches([first, 1], 3)
+    answers.add([60, 1, 2, 3])
+    assert [answer[0] for answer in answers] == [40, 50, 10, 20, 60]
+
+
+def test_to_drop_an_answer_moves_few_others() -> None:
+    class Counting(array):
+        """Counts the entries that move up where some are taken out."""
+
+        num_moved = 0
+
+        def __delitem__(self, place: SupportsIndex | slice) -> None:
+            super().__delitem__(place)
+            Counting.num_moved += len(self)
+
+    answers = room_for(5 * 200)
+    answers._begins = Counting("q")
+    for first in range(2000):
+        answers.add([first, 1, 2, 3])
+    assert [answer[0] for answer in answers] == list(range(1800, 2000))
+    assert Counting.num_moved <= 8 * 1800
+
+
 def test_what_is_too_short_or_too_long_is_left_out() -> None:
     answers = room_for(15)
     answers.add([1, 2, 3])
@@ -110,10 +139,10 @@ def test_what_is_found_is_what_is_kept(stream, num_tokens, end) -> None:
         answers.add(answer)
     everything = found_in(list(answers), end)
     found = sorted((match.length, list(match.continuation)) for match in answers.matches(end, 4))
-    if len(everything) < earlier_answers.ENOUGH_PLACES:
+    if len(everything) < ENOUGH_PLACES:
         assert found == everything
     else:  # the most recent of many
-        assert len(found) >= earlier_answers.ENOUGH_PLACES - 1
+        assert len(found) >= ENOUGH_PLACES - 1
         remaining = list(everything)
         for one in found:
             remaining.remove(one)

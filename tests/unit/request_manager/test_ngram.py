@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.request_manager.drafters.ngram import MAX_NODES, NgramTables
+from actors.request_manager.drafters.ngram import MAX_LEARN_S, MAX_NODES, MAX_STEP_S, NgramTables
 from actors.request_manager.drafters.ngram_table import (
     BYTES_PER_BUCKET,
     MAX_COUNT,
@@ -75,11 +75,22 @@ async def test_nothing_known_brings_nothing_and_trees_are_small() -> None:
 
 
 async def test_requests_share_the_time_of_a_step_and_take_turns() -> None:
-    drafter = NgramTables(MEMORY, Ticking(0.001))
+    drafter = NgramTables(MEMORY, Ticking(MAX_STEP_S / 1.5))
     drafter.observe([drawn([1, 2], TokenTree(), {CONTEXT: 3})])
     tasks = [task([1, 2], request_id=number) for number in range(4)]
     turns = [list(await drafter.draft(tasks)) for _ in range(4)]
     assert turns == [[0, 1], [1, 2], [2, 3], [3, 0]]
+
+
+async def test_what_there_is_no_time_to_count_is_dropped_and_requests_take_turns() -> None:
+    drafter = NgramTables(MEMORY, Ticking(MAX_LEARN_S / 1.5))  # time for two, a look behind each
+    tree = TokenTree.chain(range(100, 132))
+    pairs, known = drafter._tables[2], []
+    for step in range(4):
+        prompts = [(10 * step + number, 1) for number in range(4)]
+        drafter.observe([drawn(prompt, tree, {CONTEXT: 100, 31: 7}) for prompt in prompts])
+        known.append([number for number in range(4) if list(pairs.ways(prompts[number]))])
+    assert known == [[0, 1], [1, 2], [2, 3], [0, 3]]
 
 
 def test_the_likeliest_stand_first_and_the_rarest_makes_way() -> None:
@@ -113,6 +124,42 @@ def test_a_context_wears_down_another_one_in_its_bucket() -> None:
     table.add([2], 6)
     assert list(table.ways([1])) == []
     assert list(table.ways([2])) == [(6, 1)]
+
+
+def test_a_context_wears_down_the_rarest_of_another_one_first() -> None:
+    table = NgramTable(BYTES_PER_BUCKET)  # one bucket
+    for token in (5, 5, 6, 6, 7):
+        table.add([1], token)
+    table.add([2], 9)
+    assert list(table.ways([1])) == [(5, 2), (6, 2)]
+    table.add([2], 9)
+    assert list(table.ways([1])) == [(5, 2), (6, 1)]
+    for _ in range(3):
+        table.add([2], 9)
+    assert list(table.ways([1])) == []
+    assert list(table.ways([2])) == [(9, 1)]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 1),
+            st.integers(0, NUM_WAYS + 1),
+            st.one_of(st.integers(1, 4), st.integers(MAX_COUNT - 2, MAX_COUNT + 2)),
+        ),
+        max_size=20,
+    )
+)
+def test_no_token_has_two_places_and_the_largest_count_is_first(runs) -> None:
+    """However contexts collide, and counts are halved."""
+    table = NgramTable(BYTES_PER_BUCKET)  # one bucket
+    for context, token, times in runs:
+        for _ in range(times):
+            table.add([context], token)
+            known = [way for other in (0, 1) for way in table.ways([other])]
+            assert [count for _, count in known] == sorted((n for _, n in known), reverse=True)
+            assert len({one for one, _ in known}) == len(known)
 
 
 @given(

@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.request_manager.drafters import own_text
+from actors.request_manager.drafters.matches import ENOUGH_PLACES
 from actors.request_manager.drafters.own_text import OwnText
-from actors.request_manager.drafters.suffix import LEAD_TOKENS, PIECE_TOKENS, SuffixDecoding
+from actors.request_manager.drafters.suffix import (
+    LEAD_TOKENS,
+    MAX_STEP_S,
+    MAX_WAITING,
+    PIECE_TOKENS,
+    SuffixDecoding,
+)
 from actors.request_manager.ports import Draft
 from actors.tree import CONTEXT, TokenTree
 from tests.unit.request_manager.learning import Ticking, by_path, drawn, ended, task
@@ -102,8 +109,21 @@ async def test_long_answers_are_kept_in_pieces_one_a_step() -> None:
     ]
 
 
+async def test_few_pieces_wait_to_be_added_and_the_latest_are_kept() -> None:
+    drafter = SuffixDecoding(1 << 23)
+    num_pieces = MAX_WAITING + 10
+    answer = list(range(num_pieces * PIECE_TOKENS))
+    drafter.observe([ended([], answer)])
+    for _ in range(2 * num_pieces):
+        drafter.observe([])
+    for piece in (0, 9):
+        assert await suggest(drafter, [-5, *answer[piece * PIECE_TOKENS :][:3]]) is None
+    for piece in (10, num_pieces - 1):
+        assert await suggest(drafter, [-5, *answer[piece * PIECE_TOKENS :][:3]])
+
+
 async def test_requests_share_the_time_of_a_step_and_take_turns() -> None:
-    drafter = SuffixDecoding(0, Ticking(0.001))  # time for two: 3 ms, a look for each
+    drafter = SuffixDecoding(0, Ticking(MAX_STEP_S / 1.5))  # time for two, a look behind each
     tasks = [task([5, 6, 5], request_id=number) for number in range(4)]
     turns = [list(await drafter.draft(tasks)) for _ in range(4)]
     assert turns == [[0, 1], [1, 2], [2, 3], [3, 0]]
@@ -126,7 +146,7 @@ def test_the_longest_and_most_recent_places_are_found(text: list[int], step: int
     found = [match.length for match in own.matches(text, 9, 1)]
     everywhere = sorted((length_at(text, end) for end in range(len(text) - 1)), reverse=True)
     everywhere = [length for length in everywhere if length]
-    enough = min(own_text.ENOUGH_PLACES, len(everywhere))
+    enough = min(ENOUGH_PLACES, len(everywhere))
     capped = sorted((min(length, own_text.VECTOR_TOKENS) for length in found), reverse=True)
     assert capped[:enough] == [min(one, own_text.VECTOR_TOKENS) for one in everywhere[:enough]]
     assert len(found) <= len(everywhere)
