@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from actors.request_manager.budget import Bar
 from actors.request_manager.config import SpeculationConfig
+from actors.request_manager.drafter_names import LEARNERS
 from actors.request_manager.ports import Draft, Drafter, DraftTask, StepDraws
 from actors.request_manager.replicas import by_name
 from actors.request_manager.turns import Turn
@@ -95,8 +96,9 @@ class Drafting:
             self._note_failure(name, fault)
 
     def observe(self, steps: Sequence[StepDraws]) -> None:
-        """A step is over; each drafter learns from the requests that it might be asked for."""
-        for name, replicas in self._drafters.items():
+        """A step is over; those that learn do from the requests that they might be asked for."""
+        for name in self._drafters.keys() & LEARNERS:
+            replicas = self._drafters[name]
             replicas.observe([step for step in steps if step.allows(name)])
 
     def forget(self, request_id: int) -> None:

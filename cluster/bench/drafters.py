@@ -32,15 +32,13 @@ from typing import Any
 import torch
 from prometheus_client import CollectorRegistry
 
-from actors.decoder.kv_cache import num_blocks_for
 from actors.errors import TreeServeError
 from actors.llm.loading import DTYPES, LoadedModel, load_model
-from actors.llm.rank import Rank
 from actors.request_manager.drafters import DRAFTERS
 from actors.request_manager.engine import Engine
 from actors.request_manager.generation import GenerationRequest, SpeculationStats, StopConditions
 from actors.sampling import SamplingParams
-from cluster.bench.prefixes import LocalLLM
+from cluster.bench.prefixes import local_llm
 from cluster.bench.prompts import SAMPLE, load_prompts
 from cluster.config import Config, load_config
 from cluster.generate_command import encode_prompt
@@ -145,16 +143,7 @@ async def _engine(
     thread: ThreadPoolExecutor,
     changes: Mapping[str, Any],
 ) -> Engine:
-    block_tokens = config.scheduler.kv_block_tokens
-    num_blocks = num_blocks_for(
-        loaded.model.kv_shape,
-        block_tokens,
-        loaded.dtype,
-        loaded.device,
-        KV_BYTES,
-        loaded.max_context_tokens,
-    )
-    llm = LocalLLM(Rank(loaded, config.model.name, num_blocks, block_tokens), thread)
+    llm = local_llm(config, loaded, thread, KV_BYTES)
     speculation = config.speculation.model_copy(update=dict(changes))
     vocabulary = load_tokenizer(path).vocabulary
     language = (vocabulary, load_encoder(path, vocabulary))

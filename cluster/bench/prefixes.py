@@ -132,16 +132,7 @@ async def compare(
 async def _engine(
     config: Config, path: Path, loaded: LoadedModel, thread: ThreadPoolExecutor, *, reuse: bool
 ) -> Engine:
-    block_tokens = config.scheduler.kv_block_tokens
-    num_blocks = num_blocks_for(
-        loaded.model.kv_shape,
-        block_tokens,
-        loaded.dtype,
-        loaded.device,
-        KV_BYTES,
-        loaded.max_context_tokens,
-    )
-    llm = LocalLLM(Rank(loaded, config.model.name, num_blocks, block_tokens), thread)
+    llm = local_llm(config, loaded, thread, KV_BYTES)
     return Engine(
         llm,
         await llm.describe(),
@@ -151,6 +142,22 @@ async def _engine(
         [],
         Metrics(CollectorRegistry(), config.model.name),
     )
+
+
+def local_llm(
+    config: Config, loaded: LoadedModel, thread: ThreadPoolExecutor, kv_bytes: int
+) -> LocalLLM:
+    """A loaded model as one rank, with a KV cache of its own of so many bytes."""
+    block_tokens = config.scheduler.kv_block_tokens
+    num_blocks = num_blocks_for(
+        loaded.model.kv_shape,
+        block_tokens,
+        loaded.dtype,
+        loaded.device,
+        kv_bytes,
+        loaded.max_context_tokens,
+    )
+    return LocalLLM(Rank(loaded, config.model.name, num_blocks, block_tokens), thread)
 
 
 def make_requests(

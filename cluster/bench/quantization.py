@@ -17,7 +17,6 @@ import asyncio
 import json
 import statistics
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-import yaml
 
 from actors.llm.config import Quantization
 from actors.llm.loading import LoadedModel
@@ -35,7 +33,7 @@ from cluster.bench.modes import PLAIN, ModeResult, Workload, run_alone
 from cluster.bench.prompts import SAMPLE, Prompt, load_prompts
 from cluster.bench.rank_timer import RankTimer, random_context
 from cluster.bench.scoring import Score, score
-from cluster.bench.server import running_server
+from cluster.bench.server import server_of
 from cluster.config import Config, config_of, load_config
 from cluster.generate_command import encode_prompt
 from cluster.models import resolve_model
@@ -108,11 +106,8 @@ def serve(config: Config, workload: Workload, num_rounds: int) -> dict[str, dict
 
 
 def _round(config: Config, workload: Workload) -> dict[str, ModeResult]:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "config.yaml"
-        file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
-        with running_server(file, Path(folder) / "server.log") as url:
-            return asyncio.run(run_alone(url, workload, MODES))
+    with server_of(config) as url:
+        return asyncio.run(run_alone(url, workload, MODES))
 
 
 def _turned(kinds: Sequence[str], number: int) -> Sequence[str]:
