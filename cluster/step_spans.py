@@ -1,9 +1,10 @@
 """Spans of the manager's steps: an observer beside the metrics.
 
 A step belongs to many requests, and a trace to one: each request whose trace is kept gets a span of
-the step, with all that was done in it for the whole batch. Spans are made when the step is over,
-out of its record, so that nothing of this stands in a step's way; what drafters were asked
-meanwhile is remembered until then.
+the step, with what the step was to it. What was done for the whole batch is told once, below the
+span of the first of them, to which the others' spans are linked: spans cost more than what they
+tell of, and most requests that are traced are so alone. Spans are made when the step is over, out
+of its record; what drafters were asked meanwhile is remembered until then.
 
 Assumes that drafters, manager and this read one clock.
 """
@@ -12,12 +13,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from functools import lru_cache
 from itertools import takewhile
 from typing import NamedTuple
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Tracer, set_span_in_context
+from opentelemetry.trace import Link, Span, Tracer, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
 from actors.request_manager.ports import Clock, StepRecord, TracedRow
@@ -26,6 +28,8 @@ from cluster.tracing import TRACEPARENT, context_of
 
 MAX_CALLS = 1024
 """Calls of drafters that are remembered: far more than are made while a step lasts."""
+MAX_REQUESTS = 1024
+"""Requests whose places in their traces are remembered."""
 
 
 class DraftCall(NamedTuple):
@@ -67,23 +71,33 @@ class StepSpans:
         """The manager is over with a step."""
         if record.traced:
             self._offset_ns = self._wall_clock_ns() - round(self._clock() * 1e9)
-            for row in record.traced:
-                self._write(record, row)
+            self._write(record)
 
-    def _write(self, record: StepRecord, row: TracedRow) -> None:
+    def _write(self, record: StepRecord) -> None:
         phases = _phases(record)
-        request = context_of({TRACEPARENT: row.traceparent})
         ended_s = max(ended_s for _, ended_s in phases.values())
-        step = self._span("step", request, record.begun_s, ended_s, _of_step(record, row))
-        for call in self._calls_of(row.request_id, record.begun_s):
+        links: list[Link] = []
+        for row in record.traced:
+            request = _context_of_request(row.traceparent)
+            more = _of_row(record, row)
+            if not links:
+                more |= _of_batch(record)
+            step = self._span("step", request, record.begun_s, ended_s, more, links)
+            if not links:
+                links = [Link(step.get_span_context())]
+                self._write_batch(record, phases, set_span_in_context(step, request))
+
+    def _write_batch(
+        self, record: StepRecord, phases: Mapping[str, tuple[float, float]], step: Context
+    ) -> None:
+        """What was done for all requests of the batch."""
+        traced = {row.request_id for row in record.traced}
+        for call in self._calls_for(traced, record.begun_s):
             about = {names.DRAFTER: call.drafter, names.DRAFTER_OUTCOME: call.outcome}
             self._span(f"draft {call.drafter}", step, call.begun_s, call.ended_s, about)
         inside = {names.FORWARD_S: record.forward_s, names.SAMPLE_S: record.sample_s}
         self._span("llm", step, *phases["step"], inside)
-        came_of_it = {
-            names.ACCEPTED_TOKENS: row.num_accepted,
-            names.COMMITTED_TOKENS: row.num_committed,
-        }
+        came_of_it = {names.BATCH_COMMITTED: record.num_committed}
         self._span("verify", step, phases["verify"][0], phases["commit"][1], came_of_it)
 
     def _span(
@@ -93,17 +107,27 @@ class StepSpans:
         begun_s: float,
         ended_s: float,
         attributes: Mapping[str, AttributeValue],
-    ) -> Context:
-        """Make a span that is over already; returns the context of its children."""
+        links: Sequence[Link] = (),
+    ) -> Span:
+        """Make a span that is over already."""
         begun_ns, ended_ns = (self._offset_ns + round(at_s * 1e9) for at_s in (begun_s, ended_s))
-        span = self._tracer.start_span(name, parent, attributes=attributes, start_time=begun_ns)
+        span = self._tracer.start_span(
+            name, parent, attributes=attributes, links=links, start_time=begun_ns
+        )
         span.end(ended_ns)
-        return set_span_in_context(span, parent)
+        return span
 
-    def _calls_of(self, request_id: int, since_s: float) -> Iterator[DraftCall]:
-        """Calls for a request that began since then; the latest end first."""
+    def _calls_for(self, request_ids: Set[int], since_s: float) -> Iterator[DraftCall]:
+        """Calls for any of the requests that began since then; the latest end first."""
         recent = takewhile(lambda call: call.ended_s >= since_s, reversed(self._calls))
-        return (c for c in recent if c.begun_s >= since_s and request_id in c.request_ids)
+        return (
+            c for c in recent if c.begun_s >= since_s and not request_ids.isdisjoint(c.request_ids)
+        )
+
+
+@lru_cache(MAX_REQUESTS)
+def _context_of_request(traceparent: str) -> Context:
+    return context_of({TRACEPARENT: traceparent})
 
 
 def _phases(record: StepRecord) -> dict[str, tuple[float, float]]:
@@ -115,12 +139,17 @@ def _phases(record: StepRecord) -> dict[str, tuple[float, float]]:
     return spans
 
 
-def _of_step(record: StepRecord, row: TracedRow) -> dict[str, AttributeValue]:
+def _of_batch(record: StepRecord) -> dict[str, AttributeValue]:
     return {
-        names.STEP_ID: record.step_id,
         names.STEP_GROUP: record.group,
         names.BATCH_REQUESTS: record.num_rows,
         names.BATCH_TOKENS: record.num_tokens,
+    }
+
+
+def _of_row(record: StepRecord, row: TracedRow) -> dict[str, AttributeValue]:
+    return {
+        names.STEP_ID: record.step_id,
         names.RUN_TOKENS: row.num_tokens,
         names.DRAFT_NODES: row.num_draft_nodes,
         names.ACCEPTED_TOKENS: row.num_accepted,
