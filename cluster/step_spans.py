@@ -16,15 +16,17 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import takewhile
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, Tracer, set_span_in_context
+from opentelemetry.trace import Link, SpanContext, Tracer, get_current_span
 from opentelemetry.util.types import AttributeValue
 
 from actors.request_manager.ports import Clock, StepRecord, TracedRow
 from cluster import span_names as names
 from cluster.tracing import TRACEPARENT, context_of
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import Tracer as SDKTracer
 
 MAX_CALLS = 1024
 """Calls of drafters that are remembered: far more than are made while a step lasts."""
@@ -46,7 +48,7 @@ class StepSpans:
     """Makes the spans of one manager's steps.
 
     Args:
-        tracer: of the manager's process.
+        tracer: the SDK's, of the manager's process.
         clock: the manager's, in monotonic seconds.
         wall_clock_ns: nanoseconds since 1970.
     """
@@ -57,7 +59,9 @@ class StepSpans:
         clock: Clock = time.monotonic,
         wall_clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._tracer = tracer
+        from cluster.ended_spans import EndedSpans
+
+        self._spans = EndedSpans(cast("SDKTracer", tracer))
         self._clock = clock
         self._wall_clock_ns = wall_clock_ns
         self._offset_ns = 0  # from the manager's clock to the wall's
@@ -78,17 +82,19 @@ class StepSpans:
         ended_s = max(ended_s for _, ended_s in phases.values())
         links: list[Link] = []
         for row in record.traced:
-            request = _context_of_request(row.traceparent)
+            request = _place_in(row.traceparent)
+            if not request.trace_flags.sampled:
+                continue
             more = _of_row(record, row)
             if not links:
                 more |= _of_batch(record)
             step = self._span("step", request, record.begun_s, ended_s, more, links)
             if not links:
-                links = [Link(step.get_span_context())]
-                self._write_batch(record, phases, set_span_in_context(step, request))
+                links = [Link(step)]
+                self._write_batch(record, phases, step)
 
     def _write_batch(
-        self, record: StepRecord, phases: Mapping[str, tuple[float, float]], step: Context
+        self, record: StepRecord, phases: Mapping[str, tuple[float, float]], step: SpanContext
     ) -> None:
         """What was done for all requests of the batch."""
         traced = {row.request_id for row in record.traced}
@@ -103,19 +109,15 @@ class StepSpans:
     def _span(
         self,
         name: str,
-        parent: Context,
+        parent: SpanContext,
         begun_s: float,
         ended_s: float,
         attributes: Mapping[str, AttributeValue],
         links: Sequence[Link] = (),
-    ) -> Span:
+    ) -> SpanContext:
         """Make a span that is over already."""
         begun_ns, ended_ns = (self._offset_ns + round(at_s * 1e9) for at_s in (begun_s, ended_s))
-        span = self._tracer.start_span(
-            name, parent, attributes=attributes, links=links, start_time=begun_ns
-        )
-        span.end(ended_ns)
-        return span
+        return self._spans.add(name, parent, begun_ns, ended_ns, attributes, links)
 
     def _calls_for(self, request_ids: Set[int], since_s: float) -> Iterator[DraftCall]:
         """Calls for any of the requests that began since then; the latest end first."""
@@ -126,8 +128,8 @@ class StepSpans:
 
 
 @lru_cache(MAX_REQUESTS)
-def _context_of_request(traceparent: str) -> Context:
-    return context_of({TRACEPARENT: traceparent})
+def _place_in(traceparent: str) -> SpanContext:
+    return get_current_span(context_of({TRACEPARENT: traceparent})).get_span_context()
 
 
 def _phases(record: StepRecord) -> dict[str, tuple[float, float]]:
