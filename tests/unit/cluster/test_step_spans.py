@@ -1,4 +1,4 @@
-"""Spans of steps: one for each request that is traced, with what was done in the step below it."""
+"""Spans of steps: one for each request that is traced, with what was done below one of them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from cluster.observed import ObservedDrafter
 from cluster.step_spans import DraftCall, StepSpans
 from tests.unit.recorded_spans import (
     KEPT,
+    NOT_KEPT,
     SPAN_ID,
     TRACE_ID,
     RecordedSpans,
@@ -181,6 +182,37 @@ def test_calls_belong_to_the_step_and_the_requests_they_were_made_for() -> None:
     assert drafters_of(calls, 1) == {"ssm-0"}
     assert drafters_of(calls, 2) == {"ssm-0", "ssm-1"}
     assert drafters_of(calls, 3) == set()
+
+
+def test_what_a_step_did_for_its_batch_is_told_once_and_linked_to() -> None:
+    recorded = RecordedSpans()
+    spans = spans_at(recorded, 109.0)
+    spans.drafter_called(DraftCall("ssm", "answered", 100.0, 102.0, {2}))
+    other = KEPT.replace(TRACE_ID, TRACE_ID[::-1])
+    spans.step_done(record(TracedRow(1, KEPT, 1, 8, 3, 4), TracedRow(2, other, 5, 6, 0, 1)))
+    first, second = sorted(recorded.ended("step"), key=lambda step: len(step.links))
+    below = {span.name for span in recorded.ended() if parent_id(span) == span_id(first)}
+    assert below == {"draft ssm", "llm", "verify"}
+    assert len(recorded.ended()) == 2 + len(below)
+    assert (trace_id(first), trace_id(second)) == (TRACE_ID, TRACE_ID[::-1])
+    assert parent_id(first) == parent_id(second) == SPAN_ID
+    assert [link.context for link in second.links] == [first.get_span_context()]
+    assert second.attributes == {
+        "treeserve.step.id": 7,
+        "treeserve.tokens.run": 5,
+        "treeserve.tree.nodes": 6,
+        "treeserve.tokens.accepted": 0,
+        "treeserve.tokens.committed": 1,
+    }
+    (verify,) = recorded.ended("verify")
+    assert verify.attributes == {"treeserve.batch.committed": 5}
+
+
+def test_a_trace_that_is_not_kept_has_none() -> None:
+    recorded = RecordedSpans()
+    row = TracedRow(1, NOT_KEPT, 1, 8, 3, 4)
+    spans_at(recorded, 109.0).step_done(record(row))
+    assert recorded.ended() == []
 
 
 def test_calls_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
