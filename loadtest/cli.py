@@ -40,8 +40,8 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure; returns the exit status."""
-    arguments = parser().parse_args(argv)
     try:
+        arguments = parser().parse_args(argv)
         experiment = make_experiment(arguments)
         arguments.out.mkdir(parents=True, exist_ok=True)
         results = Results()

@@ -305,6 +305,11 @@ def test_tls_against_a_plain_server_is_one_clear_line(tmp_path):
         (["--requests", "1", *PROMPTS], "--rate"),
         (["--requests", "1", *FAST, "--search", "1,2"], "--slo"),
         (FAST, "--duration-s or --requests"),
+        (["--requests", "1", *FAST, "--sweep", "1,nan"], "--sweep"),
+        (["--requests", "1", *PROMPTS, "--arrivals", "closed", "--sweep", "0.4"], "whole numbers"),
+        (["--requests", "1", *FAST, "--require-equal"], "--require-equal"),
+        (["--requests", "0", *FAST], "--requests"),
+        (["--requests", "1", *FAST, "--api-key-file", "/dev/null"], "--api-key-file"),
     ],
 )
 def test_wrong_use_is_named_and_has_its_own_status(tmp_path, options, said):

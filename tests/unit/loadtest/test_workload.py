@@ -117,12 +117,54 @@ def test_a_plan_is_saved_and_read_again(tmp_path):
     assert load_plan(tmp_path / "schedule.jsonl").sessions == plan.sessions
 
 
-@pytest.mark.parametrize("text", ["", "{}\n", '{"notes": []}\n{"at_s": 1}\n', "nonsense"])
+HEAD = '{"schedule_version": 1, "num_sessions": 1, "notes": []}\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}\n",
+        "[]\n",
+        HEAD,
+        HEAD + '{"at_s": 1}\n',
+        HEAD + '{"at_s": "x", "requests": []}\n',
+        HEAD + '{"at_s": -1, "requests": []}\n',
+        HEAD + '{"at_s": 0, "requests": [{"messages": "x", "params": {}}]}\n',
+        HEAD.replace("1,", "2,", 1) + '{"at_s": 0, "requests": []}\n',
+        "nonsense",
+    ],
+)
 def test_another_file_is_no_plan(tmp_path, text):
     path = tmp_path / "schedule.jsonl"
     path.write_text(text)
     with pytest.raises(UsageError, match="not a saved schedule"):
         load_plan(path)
+
+
+def test_a_plan_that_lost_its_end_or_its_order_is_none(tmp_path):
+    path = tmp_path / "schedule.jsonl"
+    save_plan(make(spec(prompts=PROMPTS), [0.0, 1.0, 2.0]), path)
+    head, *lines = path.read_text().splitlines(keepends=True)
+    for text, said in ((head + lines[0], "1 of 3"), (head + "".join(lines[::-1]), "rise")):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=said):
+            load_plan(path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"params": {"max_tokens": "x"}}, "max_tokens"),
+        ({"params": {"temperature": "hot"}}, "temperature"),
+        ({"params": {"stream": False}}, "stream"),
+        ({"choices": {"max_tokens": [4, None]}}, "max_tokens"),
+        ({"prompts": (Prompt(((user("a"),),), params={"temperature": []}),)}, "temperature"),
+    ],
+)
+def test_fields_of_the_body_that_cannot_be_sent_are_named(fields, said):
+    with pytest.raises(UsageError, match=said):
+        spec(**fields).check()
 
 
 def test_blocks_keep_every_session_and_begin_at_zero():
