@@ -32,7 +32,8 @@ def write_report(folder: Path, experiment: Experiment, results: Results, verdict
     """Write all files; `schedule.jsonl` is the first plan, later ones have numbers."""
     body = report_json(experiment, results, verdict)
     (folder / "report.json").write_text(json.dumps(_finite(body), indent=1, allow_nan=False))
-    (folder / "report.html").write_text(page(experiment, results, verdict))
+    text = page(experiment, results, verdict)
+    (folder / "report.html").write_text(text, encoding="utf-8", errors="backslashreplace")
     with (folder / "requests.jsonl").open("w") as file:
         for row in request_rows(results):
             file.write(json.dumps(row) + "\n")
