@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtest.experiment import Results
+from loadtest.records import Outcome
 from loadtest.slo import Slo
 from loadtest.summary import Summary
 
@@ -45,7 +46,8 @@ def judge_results(results: Results, slo: Slo | None, *, require_equal: bool) -> 
         return Verdict("INTERRUPTED", ("ended before its time", *reasons), False)
     if failed:
         return Verdict("FAILED", reasons, False)
-    return Verdict("MEASURED" if slo is None else "PASSED", reasons, True)
+    measured = slo is None or (_explores(results) and not results.searches)
+    return Verdict("MEASURED" if measured else "PASSED", reasons, True)
 
 
 def last_line(results: Results, verdict: Verdict) -> dict[str, Any]:
@@ -75,17 +77,24 @@ def last_line(results: Results, verdict: Verdict) -> dict[str, Any]:
 def _failings(results: Results, slo: Slo | None, require_equal: bool) -> list[str]:
     found = []
     for summary in results.summaries:
-        if not summary.num_good_ends and not summary.stopped:
-            found.append(f"{_name(summary)}no request was answered")
+        if summary.stopped:
+            continue
+        if not summary.outcomes:
+            found.append(f"{_name(summary)}no request was due in the time measured")
+        elif not summary.num_good_ends:
+            found.append(f"{_name(summary)}no request was answered ({_failed(summary)})")
         elif slo is None and summary.num_failed:
             found.append(f"{_name(summary)}{_failed(summary)}")
         elif slo is not None and not _explores(results) and not summary.passes(slo):
             found.append(f"{_name(summary)}{_share(summary)} ({slo})")
+    whole = [summary for summary in results.summaries if not summary.stopped]
+    if slo is not None and _explores(results) and not any(one.passes(slo) for one in whole):
+        found.append("no load was within the SLO")
     if results.searches:
         found = [
             f"{name or 'the server'}: even the lowest rate missed the SLO"
             for name, search in results.searches.items()
-            if search.passed is None
+            if search.passed is None and search.failed is not None
         ]
     if require_equal:
         found += [
@@ -103,7 +112,11 @@ def _explores(results: Results) -> bool:
 
 
 def _failed(summary: Summary) -> str:
-    return f"{summary.num_failed} of {sum(summary.outcomes.values())} requests failed"
+    kinds = ", ".join(
+        f"{count} {name}" for name, count in summary.outcomes.items() if Outcome(name).failed
+    )
+    failed = f"{summary.num_failed} of {sum(summary.outcomes.values())} requests failed"
+    return f"{failed}: {kinds}" if kinds else failed
 
 
 def _share(summary: Summary) -> str:

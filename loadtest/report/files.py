@@ -13,6 +13,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +30,33 @@ SCHEMA_VERSION = 1
 
 
 def write_report(folder: Path, experiment: Experiment, results: Results, verdict: Verdict) -> None:
-    """Write all files; `schedule.jsonl` is the first plan, later ones have numbers."""
-    body = report_json(experiment, results, verdict)
-    (folder / "report.json").write_text(json.dumps(_finite(body), indent=1, allow_nan=False))
-    text = page(experiment, results, verdict)
-    (folder / "report.html").write_text(text, encoding="utf-8", errors="backslashreplace")
-    with (folder / "requests.jsonl").open("w") as file:
+    """Write all files, raw ones first; `schedule.jsonl` is the first plan, later ones have numbers.
+
+    A file is there whole or, where writing failed, as it was before.
+    """
+    with _new(folder / "requests.jsonl") as path, path.open("w") as file:
         for row in request_rows(results):
             file.write(json.dumps(row) + "\n")
     for number, plan in enumerate(results.plans):
-        save_plan(plan, folder / f"schedule{f'-{number + 1}' if number else ''}.jsonl")
+        with _new(folder / f"schedule{f'-{number + 1}' if number else ''}.jsonl") as path:
+            save_plan(plan, path)
+    body = report_json(experiment, results, verdict)
+    with _new(folder / "report.json") as path:
+        path.write_text(json.dumps(_finite(body), indent=1, allow_nan=False))
+    with _new(folder / "report.html") as path:
+        text = page(experiment, results, verdict)
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+@contextmanager
+def _new(path: Path) -> Iterator[Path]:
+    """Where to write a file that takes its place when it is whole."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def report_json(experiment: Experiment, results: Results, verdict: Verdict) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -262,6 +263,39 @@ def test_a_signal_ends_the_run_and_what_there_was_is_reported(tmp_path, number):
     outcomes = [row["outcome"] for row in rows_of(tmp_path)]
     assert outcomes.count("ok") >= 2 and "interrupted" in outcomes
     assert (tmp_path / "report.html").exists()
+
+
+def test_a_second_signal_leaves_at_once(tmp_path):
+    with stub(tmp_path, {"ttft_s": 0.1, "gap_s": 0.1}) as server:
+        options = ("--arrivals", "constant", "--rate", "20", "--requests", "2000", *PROMPTS)
+        process = loadtest(server.address, tmp_path / "out", *LENIENT, *options)
+        wait_for_answers(server, 1)
+        process.send_signal(signal.SIGINT)
+        assert "Ctrl-C again" in "".join(process.stderr.readline() for _ in range(2))
+        process.send_signal(signal.SIGINT)
+        status, out, err = finished(process)
+    # The report may have been whole before the second signal came.
+    assert status == 1 and ("without a report" in err or out.startswith("INTERRUPTED"))
+    assert not list((tmp_path / "out").glob(".*.part"))
+
+
+def test_a_report_that_cannot_be_written_goes_elsewhere(tmp_path):
+    with stub(tmp_path, QUICK) as server:
+        out = tmp_path / "out"
+        (out / "requests.jsonl").mkdir(parents=True)
+        status, said, err = finished(
+            loadtest(server.address, out, *LENIENT, "--requests", "5", *FAST)
+        )
+    report = Path(said.splitlines()[0].split(": ")[1])
+    assert status == 1 and f"--out {out}" in err
+    assert report.exists() and len(rows_of(report.parent)) == 5
+    shutil.rmtree(report.parent)
+
+
+def test_a_folder_that_cannot_be_is_named_before_the_run(tmp_path):
+    (tmp_path / "file").touch()
+    status, _, err = finished(loadtest("127.0.0.1:9", tmp_path / "file", "--requests", "1", *FAST))
+    assert status == 2 and "--out" in err and len(err.splitlines()) == 1
 
 
 def wait_for_answers(server: Stub, count: int) -> None:
