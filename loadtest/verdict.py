@@ -11,6 +11,9 @@ from loadtest.records import Outcome
 from loadtest.slo import Slo
 from loadtest.summary import Summary
 
+MUCH_CACHED = 0.05
+"""Share of prompt tokens: more flatters the TTFT, and most where two arms share one server."""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -157,6 +160,9 @@ def _notes(summary: Summary, *, has_slo: bool) -> Sequence[str]:
         )
     if "chunks" in summary.sources:
         notes.append(f"{name}token counts are not known: a chunk was counted as one token")
+    if summary.cached_tokens > MUCH_CACHED * summary.prompt_tokens:
+        share = summary.cached_tokens / summary.prompt_tokens
+        notes.append(f"{name}{100 * share:.0f} % of prompt tokens were in the server's cache")
     if summary.server is not None and summary.server.restarted:
         notes.append(f"{name}the server's counters fell: it was restarted")
     return notes

@@ -76,7 +76,8 @@ class StubServer:
         site = web.TCPSite(self._runner, self._host, self._port, backlog=1024)
         await site.start()
         port = self._runner.addresses[0][1]
-        self.address = f"http://{self._host}:{port}"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self.address = f"http://{host}:{port}"
         return self
 
     async def __aexit__(self, *exc: object) -> None:

@@ -197,6 +197,33 @@ def test_prompt_sets_are_read_in_all_shapes(tmp_path):
     assert [message["role"] for message in found.prompts[4].turns[0]] == ["system", "user"]
 
 
+def test_only_a_line_end_ends_a_row_and_a_mark_at_the_begin_is_none(tmp_path):
+    text = "one\u2028two\x85three"
+    row = json.dumps({"prompt": text}, ensure_ascii=False)
+    (tmp_path / "set.jsonl").write_text(f'\ufeff{row}\r\n{row[:-1]}, "max_tokens": 3}}\n')
+    (found,) = read_prompts([tmp_path / "set.jsonl"]).prompts
+    assert found.text == text
+
+
+def test_a_broken_line_is_named(tmp_path):
+    (tmp_path / "set.jsonl").write_text('{"prompt": "a"}\n\n{"prompt": \n')
+    with pytest.raises(UsageError, match="line 3"):
+        read_prompts([tmp_path / "set.jsonl"])
+
+
+def test_messages_that_are_no_text_are_left_out(tmp_path):
+    picture = [{"type": "image_url", "image_url": {"url": "x"}}]
+    rows = [
+        {"messages": [{"role": "user", "content": picture}]},
+        {"messages": [{"content": "a"}]},
+        {"messages": ["a"]},
+        {"prompt": "half \ud800"},
+    ]
+    (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = read_prompts([tmp_path / "set.jsonl"])
+    assert [prompt.text for prompt in found.prompts] == ["half ?"] and found.num_left_out == 3
+
+
 def test_a_folder_without_prompts_is_refused(tmp_path):
     with pytest.raises(UsageError, match="no such file"):
         read_prompts([tmp_path])
