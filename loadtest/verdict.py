@@ -42,11 +42,12 @@ def judge_results(results: Results, slo: Slo | None, *, require_equal: bool) -> 
         text for summary in results.summaries for text in _notes(summary, has_slo=slo is not None)
     ]
     stopped = any(summary.stopped for summary in results.summaries)
-    reasons = (*invalid, *failed, *_found(results, slo), *notes)
+    cut_off = ["ended before its time"] if stopped or not results.summaries else []
+    reasons = (*invalid, *cut_off, *failed, *_found(results, slo), *notes)
     if invalid:
         return Verdict("INVALID", reasons, False)
-    if stopped or not results.summaries:
-        return Verdict("INTERRUPTED", ("ended before its time", *reasons), False)
+    if cut_off:
+        return Verdict("INTERRUPTED", reasons, False)
     if failed:
         return Verdict("FAILED", reasons, False)
     measured = slo is None or (_explores(results) and not results.searches)
@@ -136,7 +137,9 @@ def _found(results: Results, slo: Slo | None) -> list[str]:
         ]
     for name, search in results.searches.items():
         if search.passed is not None:
-            bound = "the highest tried" if search.failed is None else f"{search.failed:.3g} failed"
+            bound = (
+                "no higher one failed" if search.failed is None else f"{search.failed:.3g} failed"
+            )
             who = f"{name}: " if name else ""
             lines.append(f"{who}highest rate within the SLO {search.passed:.3g}/s ({bound})")
     lines += [

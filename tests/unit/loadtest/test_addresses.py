@@ -10,6 +10,8 @@ from loadtest.target import base_url
     ("text", "base"),
     [
         ("127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("http://127.0.0.1:8000/", "http://127.0.0.1:8000"),
+        ("HTTP://127.0.0.1:8000/v1", "http://127.0.0.1:8000"),
         ("http://[::1]:8000/v1/", "http://[::1]:8000"),
         ("[::1]:8000", "http://[::1]:8000"),
         ("https://host/prefix/v1/chat/completions", "https://host/prefix"),

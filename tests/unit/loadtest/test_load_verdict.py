@@ -88,6 +88,13 @@ def test_a_run_without_an_answer_has_failed():
     }
 
 
+def test_an_invalid_run_that_was_interrupted_says_both():
+    late = Vitals([0.1] * 100, 0.1, 1.0)
+    summary = replace(summary_of(run([Behaviour()]), vitals=late), stopped=True)
+    verdict = judge_results(results(summary), None, require_equal=False)
+    assert verdict.word == "INVALID" and "ended before its time" in verdict.reasons
+
+
 def test_a_sweep_fails_only_if_every_load_is_beyond_the_slo():
     slow = summary_of(run([Behaviour(ttft_s=2.0)]), Judging(SLO))
     quick = replace(summary_of(run([Behaviour()]), Judging(SLO)), load=2.0)
