@@ -60,6 +60,20 @@ def test_synthetic_prompts_have_their_length_and_are_distinct():
     assert len(set(texts)) == 30
 
 
+def test_a_long_text_out_of_passages_is_measured_a_few_times_only():
+    class Counting(RoughRuler):
+        num_measured = 0
+
+        def ends(self, text):
+            self.num_measured += 1
+            return super().ends(text)
+
+    ruler = Counting()
+    text = Filler(ruler, 0, ["a short passage", "and another one"]).text((0,), 4000)
+    assert len(RoughRuler().ends(text)) == 4000
+    assert ruler.num_measured < 10
+
+
 def test_a_family_shares_its_prefix_and_nothing_else():
     texts = openings(
         make(spec(prompt_tokens=LengthRange(30, 30), families=2, prefix_tokens=40), [0.0] * 6)
