@@ -33,6 +33,8 @@ MARK = "TREESERVE_TEST_MARK"
 WORKER_RECONNECT_S = "600"
 """How long KubeRay has a worker wait for its head; the head itself has Ray's own minute."""
 GCS = "/gcs_server "
+END_S = 120.0
+"""For a head that ends because a daemon of it, or Redis, has died."""
 
 
 class KubeRay:
@@ -84,29 +86,33 @@ class KubeRay:
 
     def start_head(self, *, is_watched: bool = True) -> None:
         """The head's pod: the first, or the next with what Redis has kept."""
-        ports = ("--dashboard-port", str(self._dashboard), "--ray-client-server-port")
-        self._head = self._ray(
-            self._service["rayClusterConfig"]["headGroupSpec"],
-            *(("--block",) if is_watched else ()),
-            *("--head", "--port", str(self._gcs), *ports, str(free_port())),
-            *("--redis-password", self._password),
-            RAY_REDIS_ADDRESS=f"127.0.0.1:{self._redis}",
-            RAY_external_storage_namespace=self._namespace,
-        )
-        wait_until(self.dashboard.answers)
+        head = self._head_container(is_watched)
+
+        def is_up() -> bool:
+            nonlocal head
+            if head.poll():  # kubelet starts again what has failed, as on a machine that is busy
+                self._end_group(head)
+                head = self._head_container(is_watched)
+            return self.dashboard.answers()
+
+        wait_until(is_up)
+        self._head = head
 
     def kill_head(self) -> None:
         """Everything that the head's pod would hold; the worker's processes are left alone."""
         assert self._head is not None
-        os.killpg(self._head.pid, signal.SIGKILL)
-        self._head.wait()
+        self._end_group(self._head)
 
     def end_head(self) -> None:
         """Wait until the head's container ends by itself, with all that is in it."""
         assert self._head is not None
-        self._head.wait(60.0)
+        self._head.wait(END_S)
+        self._end_group(self._head)
+
+    def _end_group(self, leader: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._head.pid, signal.SIGKILL)
+            os.killpg(leader.pid, signal.SIGKILL)
+        leader.wait()
 
     def kill(self, title: str) -> psutil.Process:
         """The one process with such a title."""
@@ -147,6 +153,17 @@ class KubeRay:
         arguments["metrics"] = {}
         arguments["llm"]["num_threads"] = 1
         return config
+
+    def _head_container(self, is_watched: bool) -> subprocess.Popen[bytes]:
+        ports = ("--dashboard-port", str(self._dashboard), "--ray-client-server-port")
+        return self._ray(
+            self._service["rayClusterConfig"]["headGroupSpec"],
+            *(("--block",) if is_watched else ()),
+            *("--head", "--port", str(self._gcs), *ports, str(free_port())),
+            *("--redis-password", self._password),
+            RAY_REDIS_ADDRESS=f"127.0.0.1:{self._redis}",
+            RAY_external_storage_namespace=self._namespace,
+        )
 
     def _ray(
         self, group: dict[str, Any], *arguments: str, **environment: str
