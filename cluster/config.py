@@ -12,7 +12,7 @@ import contextlib
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import yaml
 from pydantic import (
@@ -208,12 +208,12 @@ def sound_sections(path: Path) -> Config:
         ConfigError: the file cannot be read or is not YAML.
     """
     content, _ = _parsed(_read(path), str(path))
+    types = get_type_hints(Config, include_extras=True)
     sound: dict[str, Any] = {}
     for name in content.keys() & Config.model_fields.keys():
-        section = TypeAdapter(Config.model_fields[name].annotation)
         with contextlib.suppress(ValidationError):
             text = json.dumps(content[name], default=str)
-            sound[name] = section.validate_json(text, strict=True)
+            sound[name] = TypeAdapter(types[name]).validate_json(text, strict=True)
     return Config().model_copy(update=sound)
 
 
