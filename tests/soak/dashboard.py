@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-PATIENCE_S = 180.0
+PATIENCE_S = 600.0
 APPLICATION = "treeserve"
 SERVE = "/api/serve/applications/"
 
