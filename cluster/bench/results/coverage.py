@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 
 from actors.request_manager.generation import SpeculationOptions
+from actors.verification import Rule
 from cluster.bench.local_drafts import LocalDraftModel
 from cluster.bench.results.comparing import first_drafts, ratio, tokens_and_steps
 from cluster.bench.results.document import Cell, bullets, table
@@ -23,18 +24,16 @@ Pools = Mapping[str, Sequence[int]]
 def pools(num_models: int, num_own: int) -> dict[str, list[int]]:
     """Every draft model alone, then the first 2, 4, … and all of the configuration's own."""
     sizes = sorted({size for size in (2, 4, 8, num_own) if 1 < size <= num_own})
-    alone = {f"ssm-{index}": [index] for index in range(num_models)}
+    alone = {name: [index] for index, name in enumerate(_names(range(num_models)))}
     return alone | {f"pool of {size}": list(range(size)) for size in sizes}
 
 
 async def measure(setting: Setting) -> Findings:
     arms = pools(len(setting.ssms), len(setting.config.ssms))
     parts, found = [_legend(setting)], {}
-    for temperature in TEMPERATURES:
+    for temperature, served in (await _serve(setting, arms)).items():
         name = temperature_name(temperature)
-        asked = setting.asked(temperature)
-        served = await _serve(setting, asked, arms)
-        places = await _places(setting, asked, next(iter(served.values())))
+        places = await _places(setting, setting.asked(temperature), next(iter(served.values())))
         parts.append(f"### {name}\n\n{_report(served, places, arms, setting.limits.num_nodes)}")
         found[name] = {
             arm: {**figures(served[arm]), "top": coverage(places, models)}
@@ -43,21 +42,28 @@ async def measure(setting: Setting) -> Findings:
     return Findings("\n\n".join(parts), found)
 
 
-async def _serve(setting: Setting, asked: Sequence[Asked], arms: Pools) -> dict[str, list[Served]]:
+async def _serve(setting: Setting, arms: Pools) -> dict[float, dict[str, list[Served]]]:
+    """Every arm's answers, by temperature."""
     num_nodes = setting.limits.num_nodes
     speculation = setting.whole_trees(num_nodes, setting.config.speculation.max_depth)
     models = {
-        f"ssm-{index}": setting.draft_model(index, max_nodes=num_nodes)
-        for index in range(len(setting.ssms))
+        name: setting.draft_model(index, max_nodes=num_nodes)
+        for index, name in enumerate(_names(range(len(setting.ssms))))
     }
+    rule = Rule.COUPLED.value
     async with setting.lab.engine(speculation, models) as engine:
-        return await serve_in_turns(
-            {
-                name: Arm(engine, SpeculationOptions(drafters=tuple(f"ssm-{i}" for i in pool)))
-                for name, pool in arms.items()
-            },
-            asked,
-        )
+        asking = {
+            name: Arm(engine, SpeculationOptions(drafters=tuple(_names(pool)), verification=rule))
+            for name, pool in arms.items()
+        }
+        return {
+            temperature: await serve_in_turns(asking, setting.asked(temperature))
+            for temperature in TEMPERATURES
+        }
+
+
+def _names(pool: Sequence[int]) -> list[str]:
+    return [f"ssm-{index}" for index in pool]
 
 
 async def _places(
@@ -65,9 +71,9 @@ async def _places(
 ) -> list[Place]:
     async with AsyncExitStack() as resources:
         models = []
-        for index in range(len(setting.ssms)):
+        for index, name in enumerate(_names(range(len(setting.ssms)))):
             options = setting.draft_model(index, (WIDEST,), max_nodes=WIDEST, max_depth=1)
-            models.append(LocalDraftModel(f"ssm-{index}", options))
+            models.append(LocalDraftModel(name, options))
             resources.callback(models[-1].close)
         found: list[Place] = []
         for number, (one, answer) in enumerate(zip(asked, served, strict=True)):
