@@ -109,7 +109,7 @@ def _report(
             table(
                 [
                     "drafts",
-                    "P(token in the tree)",
+                    "P(next token in the tree)",
                     "tokens/step",
                     "nodes/step",
                     "draft ms/step",
