@@ -100,7 +100,7 @@ def _report(
     served: Mapping[str, Sequence[Served]], places: Sequence[Place], arms: Pools, num_nodes: int
 ) -> str:
     tops = {arm: coverage(places, models) for arm, models in arms.items()}
-    sets = _sets(next(iter(served.values())))
+    sets = _sets(served)
     return "\n\n".join(
         [
             f"P(the LLM's token is among the first k guesses), every one of {len(places)} places:",
@@ -139,12 +139,18 @@ def _step_figures(answers: Sequence[Served]) -> list[float]:
     ]
 
 
-def _sets(answers: Sequence[Served]) -> list[str]:
-    return list(dict.fromkeys(one.task.partition("/")[0] for one in answers))
+def _sets(served: Mapping[str, Sequence[Served]]) -> list[str]:
+    """Those that have steps in every arm."""
+    names = dict.fromkeys(_set_name(one) for answers in served.values() for one in answers)
+    return [name for name in names if all(_of_set(answers, name) for answers in served.values())]
+
+
+def _set_name(one: Served) -> str:
+    return one.task.partition("/")[0]
 
 
 def _of_set(answers: Sequence[Served], data_set: str) -> list[Served]:
-    return [one for one in answers if one.task.partition("/")[0] == data_set]
+    return [one for one in answers if _set_name(one) == data_set and one.stats.num_llm_steps]
 
 
 def _by_set(answers: Sequence[Served], sets: Sequence[str]) -> list[float]:

@@ -1,5 +1,5 @@
-"""Part `widths`: does it pay to be wide? Trees ⟨1, 1, k, 1, 1, 1, 1, 1⟩ of one draft model, against
-chains of as many nodes."""
+"""Part `widths`: does it pay to be wide? Static trees of one draft model, wide at one level,
+against its chains of as many nodes."""
 
 from __future__ import annotations
 
@@ -10,102 +10,83 @@ from actors.verification import Rule
 from cluster.bench.results.comparing import ratio, tokens_and_steps
 from cluster.bench.results.document import Cell, bullets, table
 from cluster.bench.results.setting import TEMPERATURES, Findings, Setting, temperature_name
+from cluster.bench.results.shapes import FORMS, Widths, chain, count_nodes, growers, name_of, tree
 from cluster.bench.results.statements import most
 from cluster.bench.served import Arm, Served, figures, serve_in_turns
 
 TITLE = "Width of trees"
 WIDTHS = range(1, 6)
 INTRODUCTION = (
-    "Trees ⟨1, 1, k, 1, 1, 1, 1, 1⟩ of the first draft model against its chains of as many nodes, "
-    "all verified whole, under the rule `coupled`. Tokens a step:"
+    "Trees of the first draft model against its chains of as many nodes, all verified whole, "
+    "under the rule `coupled`. Tokens a step:"
 )
 
-
-def shape(width: int) -> tuple[int, ...]:
-    """Children at each depth."""
-    return (1, 1, width, 1, 1, 1, 1, 1)
+Answers = Mapping[str, Sequence[Served]]
+"""By the name of the drafter."""
 
 
-def num_nodes(widths: Sequence[int]) -> int:
-    """Of a static tree."""
-    level, nodes = 1, 0
-    for width in widths:
-        level *= width
-        nodes += level
-    return nodes
-
-
-def tree_name(width: int) -> str:
-    """Of the drafter whose trees are so wide: of the kind `ssm`."""
-    return f"ssm-tree-{width}"
-
-
-def chain_name(width: int) -> str:
-    """Of the drafter whose chains have as many nodes."""
-    return f"ssm-chain-{width}"
+def rival(widths: Widths) -> Widths:
+    """The chain of as many nodes."""
+    return chain(count_nodes(widths))
 
 
 async def measure(setting: Setting) -> Findings:
-    largest = num_nodes(shape(max(WIDTHS)))
-    models = {}
-    for width in WIDTHS:
-        nodes = num_nodes(shape(width))
-        for name, widths in ((tree_name(width), shape(width)), (chain_name(width), (1,) * nodes)):
-            models[name] = setting.draft_model(0, widths, max_nodes=nodes, max_depth=len(widths))
-    del models[chain_name(1)]  # a chain as it is
+    trees = [tree(level, width) for level in FORMS.values() for width in WIDTHS]
+    shapes = [shape for one in trees for shape in (one, rival(one))]
+    models = growers(setting, shapes)
+    largest = max(map(count_nodes, shapes))
     async with setting.lab.engine(setting.whole_trees(largest, largest), models) as engine:
+        rule = Rule.COUPLED.value
         arms = {
-            name: Arm(engine, SpeculationOptions(drafters=(name,), verification=Rule.COUPLED.value))
+            name: Arm(engine, SpeculationOptions(drafters=(name,), verification=rule))
             for name in models
         }
-        by_temperature = {
+        found = {
             temperature_name(temperature): await serve_in_turns(arms, setting.asked(temperature))
             for temperature in TEMPERATURES
         }
-    for served in by_temperature.values():
-        served[chain_name(1)] = served[tree_name(1)]
-    return Findings(_report(by_temperature), _figures(by_temperature))
+    return Findings(
+        "\n\n".join([INTRODUCTION, *(_report(*form, found) for form in FORMS.items())]),
+        {
+            temperature: {name: figures(answers) for name, answers in served.items()}
+            for temperature, served in found.items()
+        },
+    )
 
 
-def _figures(
-    by_temperature: Mapping[str, Mapping[str, Sequence[Served]]],
-) -> dict[str, dict[str, dict[str, float]]]:
-    return {
-        temperature: {name: figures(answers) for name, answers in served.items()}
-        for temperature, served in by_temperature.items()
-    }
-
-
-def _report(by_temperature: Mapping[str, Mapping[str, Sequence[Served]]]) -> str:
-    found = _figures(by_temperature)
-    columns = [f"{kind}, {name}" for name in found for kind in ("tree", "chain")]
+def _report(form: str, level: int, found: Mapping[str, Answers]) -> str:
+    columns = [f"{kind}, {temperature}" for temperature in found for kind in ("tree", "chain")]
     rows: list[list[Cell]] = [
         [
             str(width),
-            str(num_nodes(shape(width))),
+            str(count_nodes(tree(level, width))),
             *(
-                one[name(width)]["tokens_per_step"]
-                for one in found.values()
-                for name in (tree_name, chain_name)
+                _steps(served, shape)
+                for served in found.values()
+                for shape in (tree(level, width), rival(tree(level, width)))
             ),
         ]
         for width in WIDTHS
     ]
-    statements = [line for one in by_temperature.items() for line in _statements(*one)]
-    return "\n\n".join([INTRODUCTION, table(["k", "nodes", *columns], rows), bullets(statements)])
+    statements = [line for one in found.items() for line in _statements(level, *one)]
+    return "\n\n".join([f"### {form}", table(["k", "nodes", *columns], rows), bullets(statements)])
 
 
-def _statements(temperature: str, served: Mapping[str, Sequence[Served]]) -> list[str]:
-    steps = {
-        f"k = {width}": figures(served[tree_name(width)])["tokens_per_step"] for width in WIDTHS
-    }
+def _steps(served: Answers, widths: Widths) -> float:
+    return figures(served[name_of(widths)])["tokens_per_step"]
+
+
+def _statements(level: int, temperature: str, served: Answers) -> list[str]:
+    steps = {f"k = {width}": _steps(served, tree(level, width)) for width in WIDTHS}
     found = [most(f"{temperature}, tokens a step by width", steps)]
     for width in WIDTHS[1:]:
-        tree = tokens_and_steps(served[tree_name(width)])
-        chain = ratio(tree, tokens_and_steps(served[chain_name(width)]))
-        narrow = ratio(tree, tokens_and_steps(served[tree_name(1)]))
+        wide, *others = (
+            tokens_and_steps(served[name_of(shape)])
+            for shape in (tree(level, width), rival(tree(level, width)), tree(level, 1))
+        )
+        to_chain, to_narrow = (ratio(wide, other) for other in others)
         found.append(
-            f"{temperature}, k = {width}: {chain} times the chain of as many nodes, "
-            f"{chain.verdict}; {narrow} times k = 1, {narrow.verdict}."
+            f"{temperature}, k = {width}: {to_chain} times the chain of as many nodes, "
+            f"{to_chain.verdict}; {to_narrow} times k = 1, {to_narrow.verdict}."
         )
     return found

@@ -14,9 +14,9 @@ from cluster.bench.results.coverage import pools
 from cluster.bench.results.document import HEAD, table, with_section
 from cluster.bench.results.places import WIDEST, Place, coverage, in_turns
 from cluster.bench.results.provenance import Provenance, cpu_name
+from cluster.bench.results.shapes import chain, count_nodes, name_of, tree
 from cluster.bench.results.statements import at_least, at_most, most
 from cluster.bench.results.tasks import CONFIGURED, OWN, PLAIN, SHARED, arms_of
-from cluster.bench.results.widths import num_nodes, shape
 from cluster.bench.served import Served
 from cluster.config import parse_config
 
@@ -128,9 +128,13 @@ def test_pools_are_of_the_configurations_own_models(num_models, num_own, sizes):
     )
 
 
-def test_nodes_of_static_trees():
-    assert [num_nodes(shape(width)) for width in (1, 2, 5)] == [8, 14, 32]
-    assert num_nodes((2, 3)) == 8
+def test_static_trees_and_their_drafters():
+    assert [count_nodes(tree(2, width)) for width in (1, 2, 5)] == [8, 14, 32]
+    assert [count_nodes(tree(0, width)) for width in (1, 2, 5)] == [8, 16, 40]
+    assert count_nodes((2, 3)) == 8
+    assert tree(2, 3) == (1, 1, 3, 1, 1, 1, 1, 1)
+    assert name_of(tree(2, 1)) == name_of(tree(0, 1)) == name_of(chain(8)) == "ssm-chain8"
+    assert len({name_of(tree(level, width)) for level in (0, 2) for width in range(2, 6)}) == 8
 
 
 def test_arms_are_configurations():
