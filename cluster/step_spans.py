@@ -1,10 +1,9 @@
 """Spans of the manager's steps: an observer beside the metrics.
 
 A step belongs to many requests, and a trace to one: each request whose trace is kept gets a span of
-the step, with what the step was to it. What was done for the whole batch is told once, below the
-span of the first of them, to which the others' spans are linked: spans cost more than what they
-tell of, and most requests that are traced are so alone. Spans are made when the step is over, out
-of its record; what drafters were asked meanwhile is remembered until then.
+the step. What was done in it for all of them, by drafters, LLM and verification, is told once, in
+the trace of the first; the others' spans of the step link there. Spans are made when the step is
+over, out of its record; what drafters were asked meanwhile is remembered until then.
 
 Assumes that drafters, manager and this read one clock.
 """
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -31,7 +30,10 @@ if TYPE_CHECKING:
 MAX_CALLS = 1024
 """Calls of drafters that are remembered: far more than are made while a step lasts."""
 MAX_REQUESTS = 1024
-"""Requests whose places in their traces are remembered."""
+"""Requests whose place in their traces is remembered."""
+
+_Phases = Mapping[str, tuple[float, float]]
+"""When each phase of a step began and ended."""
 
 
 class DraftCall(NamedTuple):
@@ -75,35 +77,30 @@ class StepSpans:
         """The manager is over with a step."""
         if record.traced:
             self._offset_ns = self._wall_clock_ns() - round(self._clock() * 1e9)
-            self._write(record)
+            first, *others = record.traced
+            phases = _phases(record)
+            ended_s = max(ended_s for _, ended_s in phases.values())
+            place = _request_of(first.traceparent)
+            about = _of_row(record, first) | _of_step(record)
+            told = self._span("step", place, record.begun_s, ended_s, about)
+            self._inside(record, phases, told)
+            links = (Link(told),)
+            for row in others:
+                place, about = _request_of(row.traceparent), _of_row(record, row)
+                self._span("step", place, record.begun_s, ended_s, about, links)
 
-    def _write(self, record: StepRecord) -> None:
-        phases = _phases(record)
-        ended_s = max(ended_s for _, ended_s in phases.values())
-        links: list[Link] = []
-        for row in record.traced:
-            request = _place_in(row.traceparent)
-            if not request.trace_flags.sampled:
-                continue
-            more = _of_row(record, row)
-            if not links:
-                more |= _of_batch(record)
-            step = self._span("step", request, record.begun_s, ended_s, more, links)
-            if not links:
-                links = [Link(step)]
-                self._write_batch(record, phases, step)
-
-    def _write_batch(
-        self, record: StepRecord, phases: Mapping[str, tuple[float, float]], step: SpanContext
-    ) -> None:
-        """What was done for all requests of the batch."""
-        traced = {row.request_id for row in record.traced}
-        for call in self._calls_for(traced, record.begun_s):
+    def _inside(self, record: StepRecord, phases: _Phases, step: SpanContext) -> None:
+        """The spans below one: what was done for all requests that are traced."""
+        ids = {row.request_id for row in record.traced}
+        for call in self._calls_of(ids, record.begun_s):
             about = {names.DRAFTER: call.drafter, names.DRAFTER_OUTCOME: call.outcome}
             self._span(f"draft {call.drafter}", step, call.begun_s, call.ended_s, about)
-        inside = {names.FORWARD_S: record.forward_s, names.SAMPLE_S: record.sample_s}
-        self._span("llm", step, *phases["step"], inside)
-        came_of_it = {names.BATCH_COMMITTED: record.num_committed}
+        parts_s = {names.FORWARD_S: record.forward_s, names.SAMPLE_S: record.sample_s}
+        self._span("llm", step, *phases["step"], parts_s)
+        came_of_it = {
+            names.ACCEPTED_TOKENS: sum(row.num_accepted for row in record.traced),
+            names.COMMITTED_TOKENS: sum(row.num_committed for row in record.traced),
+        }
         self._span("verify", step, phases["verify"][0], phases["commit"][1], came_of_it)
 
     def _span(
@@ -115,25 +112,25 @@ class StepSpans:
         attributes: Mapping[str, AttributeValue],
         links: Sequence[Link] = (),
     ) -> SpanContext:
-        """Make a span that is over already."""
+        """Make a span that is over already; returns its place."""
         begun_ns, ended_ns = (self._offset_ns + round(at_s * 1e9) for at_s in (begun_s, ended_s))
         return self._spans.add(name, parent, begun_ns, ended_ns, attributes, links)
 
-    def _calls_for(self, request_ids: Set[int], since_s: float) -> Iterator[DraftCall]:
+    def _calls_of(self, request_ids: Collection[int], since_s: float) -> Iterator[DraftCall]:
         """Calls for any of the requests that began since then; the latest end first."""
         recent = takewhile(lambda call: call.ended_s >= since_s, reversed(self._calls))
-        return (
-            c for c in recent if c.begun_s >= since_s and not request_ids.isdisjoint(c.request_ids)
-        )
+        for call in recent:
+            if call.begun_s >= since_s and any(one in call.request_ids for one in request_ids):
+                yield call
 
 
-@lru_cache(MAX_REQUESTS)
-def _place_in(traceparent: str) -> SpanContext:
+@lru_cache(maxsize=MAX_REQUESTS)
+def _request_of(traceparent: str) -> SpanContext:
+    """Where a request's steps belong: the same in all of them."""
     return get_current_span(context_of({TRACEPARENT: traceparent})).get_span_context()
 
 
-def _phases(record: StepRecord) -> dict[str, tuple[float, float]]:
-    """When each phase began and ended."""
+def _phases(record: StepRecord) -> _Phases:
     spans, at = {}, record.begun_s
     for phase, seconds in record.phase_s.items():
         spans[phase] = (at, at + seconds)
@@ -141,7 +138,8 @@ def _phases(record: StepRecord) -> dict[str, tuple[float, float]]:
     return spans
 
 
-def _of_batch(record: StepRecord) -> dict[str, AttributeValue]:
+def _of_step(record: StepRecord) -> dict[str, AttributeValue]:
+    """What a step did for all of its requests."""
     return {
         names.STEP_GROUP: record.group,
         names.BATCH_REQUESTS: record.num_rows,
@@ -150,6 +148,7 @@ def _of_batch(record: StepRecord) -> dict[str, AttributeValue]:
 
 
 def _of_row(record: StepRecord, row: TracedRow) -> dict[str, AttributeValue]:
+    """What a step did for one request."""
     return {
         names.STEP_ID: record.step_id,
         names.RUN_TOKENS: row.num_tokens,

@@ -1,4 +1,4 @@
-"""Spans of steps: one for each request that is traced, with what was done below one of them."""
+"""Spans of steps: one for each traced request, with what was done in the step below the first."""
 
 from __future__ import annotations
 
@@ -163,6 +163,35 @@ def test_phases_follow_one_another_on_the_walls_clock() -> None:
     }
 
 
+def test_what_a_step_did_is_told_once_and_linked_to_by_its_other_requests() -> None:
+    recorded = RecordedSpans()
+    other = KEPT.replace(TRACE_ID, TRACE_ID[::-1])
+    spans = spans_at(recorded, 109.0)
+    spans.drafter_called(DraftCall("ssm-0", "answered", 100.0, 102.0, {2}))
+    spans.step_done(record(TracedRow(1, KEPT, 5, 0, 0, 0), TracedRow(2, other, 1, 8, 3, 4)))
+    first, second = recorded.ended("step")
+    assert (trace_id(first), trace_id(second)) == (TRACE_ID, TRACE_ID[::-1])
+    assert [link.context for link in second.links] == [first.get_span_context()]
+    assert not first.links
+    assert (
+        first.attributes["treeserve.tokens.run"],
+        second.attributes["treeserve.tokens.run"],
+    ) == (5, 1)
+    inside = [span for span in recorded.ended() if span.name != "step"]
+    assert [span.name for span in inside] == ["draft ssm-0", "llm", "verify"]
+    assert {parent_id(span) for span in inside} == {span_id(first)}
+    assert inside[-1].attributes == {
+        "treeserve.tokens.accepted": 3,
+        "treeserve.tokens.committed": 4,
+    }
+
+
+def test_a_trace_that_is_not_kept_has_none() -> None:
+    recorded = RecordedSpans()
+    spans_at(recorded, 109.0).step_done(record(TracedRow(1, NOT_KEPT, 1, 8, 3, 4)))
+    assert recorded.ended() == []
+
+
 def drafters_of(calls: Sequence[DraftCall], request_id: int) -> set[str]:
     recorded = RecordedSpans()
     spans = spans_at(recorded, 109.0)
@@ -182,37 +211,6 @@ def test_calls_belong_to_the_step_and_the_requests_they_were_made_for() -> None:
     assert drafters_of(calls, 1) == {"ssm-0"}
     assert drafters_of(calls, 2) == {"ssm-0", "ssm-1"}
     assert drafters_of(calls, 3) == set()
-
-
-def test_what_a_step_did_for_its_batch_is_told_once_and_linked_to() -> None:
-    recorded = RecordedSpans()
-    spans = spans_at(recorded, 109.0)
-    spans.drafter_called(DraftCall("ssm", "answered", 100.0, 102.0, {2}))
-    other = KEPT.replace(TRACE_ID, TRACE_ID[::-1])
-    spans.step_done(record(TracedRow(1, KEPT, 1, 8, 3, 4), TracedRow(2, other, 5, 6, 0, 1)))
-    first, second = sorted(recorded.ended("step"), key=lambda step: len(step.links))
-    below = {span.name for span in recorded.ended() if parent_id(span) == span_id(first)}
-    assert below == {"draft ssm", "llm", "verify"}
-    assert len(recorded.ended()) == 2 + len(below)
-    assert (trace_id(first), trace_id(second)) == (TRACE_ID, TRACE_ID[::-1])
-    assert parent_id(first) == parent_id(second) == SPAN_ID
-    assert [link.context for link in second.links] == [first.get_span_context()]
-    assert second.attributes == {
-        "treeserve.step.id": 7,
-        "treeserve.tokens.run": 5,
-        "treeserve.tree.nodes": 6,
-        "treeserve.tokens.accepted": 0,
-        "treeserve.tokens.committed": 1,
-    }
-    (verify,) = recorded.ended("verify")
-    assert verify.attributes == {"treeserve.batch.committed": 5}
-
-
-def test_a_trace_that_is_not_kept_has_none() -> None:
-    recorded = RecordedSpans()
-    row = TracedRow(1, NOT_KEPT, 1, 8, 3, 4)
-    spans_at(recorded, 109.0).step_done(record(row))
-    assert recorded.ended() == []
 
 
 def test_calls_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
