@@ -39,6 +39,9 @@ from loadtest.setup import (
 from loadtest.target import Target
 from loadtest.verdict import Verdict, judge_results, last_line
 
+LAST_READS_S = 0.05
+"""From the wish to stop until the stop: what has come by then is read, and not cut off."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure; returns the exit status."""
@@ -50,7 +53,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         with Interruption() as interruption:
             work = _measure(experiment, arguments, results, interruption)
             experiment = asyncio.run(work)
-            interruption.listen("writing the report")
             return _conclude(experiment, arguments, results)
     except UsageError as error:
         return _complain(error, 2)
@@ -98,11 +100,14 @@ async def _measure(
         experiment.planner.max_context = _smallest_context(targets)
         lab = Lab(session)
         loop = asyncio.get_running_loop()
-        interruption.listen("stopping", partial(loop.call_soon_threadsafe, lab.stop))
+        interruption.listen(
+            "stopping", partial(loop.call_soon_threadsafe, loop.call_later, LAST_READS_S, lab.stop)
+        )
         # What lives now lives to the end: the collector need not look at it in mid-run.
         gc.collect()
         gc.freeze()
         await perform(experiment, lab, results)
+        interruption.listen("writing the report")  # while there still is a loop to be asked
     return experiment
 
 
