@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import gc
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -134,11 +135,18 @@ def _conclude(experiment: Experiment, arguments: argparse.Namespace, results: Re
     except OSError as error:
         status = _complain(f"--out {folder}: {error.strerror}: the report goes elsewhere", 1)
         folder = _write_elsewhere(experiment, results, verdict)
-    print(f"{verdict.word}: {'no report' if folder is None else folder / 'report.html'}")
-    for reason in verdict.reasons:
-        print(f"  {reason}")
-    print(json.dumps(last_line(results, verdict), allow_nan=False))
+    where = "no report" if folder is None else folder / "report.html"
+    reasons = (f"  {reason}" for reason in verdict.reasons)
+    last = json.dumps(last_line(results, verdict), allow_nan=False)
+    _tell(f"{verdict.word}: {where}", *reasons, last)
     return status
+
+
+def _tell(*lines: str) -> None:
+    try:
+        print(*lines, sep="\n", flush=True)
+    except BrokenPipeError:  # nobody reads it, and the report is written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _write_elsewhere(experiment: Experiment, results: Results, verdict: Verdict) -> Path | None:

@@ -66,7 +66,7 @@ def loadtest(address: str, out: Path, *options: str) -> subprocess.Popen[str]:
 def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Exit status, stdout, stderr; the harness never shows a traceback."""
     out, err = process.communicate(timeout=PATIENCE_S)
-    assert "Traceback" not in out + err
+    assert "Traceback" not in (out or "") + err
     return process.returncode, out, err
 
 
@@ -290,6 +290,16 @@ def test_a_report_that_cannot_be_written_goes_elsewhere(tmp_path):
     assert status == 1 and f"--out {out}" in err
     assert report.exists() and len(rows_of(report.parent)) == 5
     shutil.rmtree(report.parent)
+
+
+def test_a_reader_that_has_gone_away_costs_nothing(tmp_path):
+    with stub(tmp_path, QUICK) as server:
+        process = loadtest(server.address, tmp_path, *LENIENT, "--requests", "3", *FAST)
+        process.stdout.close()
+        process.stdout = None
+        status, _, err = finished(process)
+    assert status == 0 and "Broken" not in err
+    assert (tmp_path / "report.html").exists()
 
 
 def test_a_folder_that_cannot_be_is_named_before_the_run(tmp_path):
