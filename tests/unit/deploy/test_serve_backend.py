@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -28,7 +26,7 @@ from actors.request_manager.generation import (
     StopConditions,
     TokenLogprob,
 )
-from actors.request_manager.outbox import Outbox, Sink
+from actors.request_manager.outbox import Sink
 from actors.sampling import SamplingParams
 from cluster.metrics_server import Target
 from deploy import manager_link
@@ -303,100 +301,6 @@ async def test_a_manager_that_is_to_stop_is_left_before_it_does() -> None:
     emitted = {asked.request_id: asked.emitted_ids for asked in manager.requests}
     assert emitted == {"r": FIRST.token_ids, "late": ()}
     assert manager.cancelled == ["r"]
-
-
-async def test_requests_that_come_after_a_death_do_not_wait() -> None:
-    manager = Manager([FIRST, None, LOST])
-    async with manager.backend(restart_timeout_s=0.0) as backend:
-        with pytest.raises(UnavailableError):
-            async for _ in backend.generate([request()]):
-                manager.is_present = False
-        with pytest.raises(UnavailableError):
-            await anext(backend.generate([request("late")]))
-
-
-class Crowd:
-    """Managers that take everything and never answer."""
-
-    def __init__(self, *present: manager_link.Manager) -> None:
-        self.present: list[manager_link.Manager | None] = list(present)
-        self.asked: list[str] = []
-
-    async def roll_call(self) -> list[manager_link.Manager | None]:
-        await asyncio.sleep(0)
-        return list(self.present)
-
-    def events(self, manager_id: str, session_id: str) -> Silence:
-        return Silence()
-
-    async def exchange(
-        self, manager_id: str, session_id: str, groups: Sequence[Group], cancelled: Sequence[str]
-    ) -> list[TreeServeError | None]:
-        self.asked += [manager_id] * len(groups)
-        return [None] * len(groups)
-
-    @asynccontextmanager
-    async def link(self) -> AsyncIterator[ManagerLink]:
-        transport = Transport(
-            self.roll_call, self.events, self.exchange, (TransportError,), to_ours
-        )
-        link = ManagerLink(transport, "c")
-        yield link
-        await link.close(UnavailableError("over"))
-
-
-class Silence:
-    async def __aiter__(self) -> AsyncIterator[Batch]:
-        yield {}
-        await asyncio.Event().wait()
-
-    def cancel(self) -> None:
-        pass
-
-
-def named(name: str, configuration: str = "c", **served: object) -> manager_link.Manager:
-    return manager_link.Manager(name, configuration, replace(SERVED, **served))  # type: ignore[arg-type]
-
-
-async def breathe() -> None:
-    for _ in range(50):
-        await asyncio.sleep(0)
-
-
-async def test_of_several_managers_the_one_with_the_fewest_requests_is_asked() -> None:
-    crowd = Crowd(named("a"), named("b"), named("c"))
-    async with crowd.link() as link:
-        await link.start(20.0)
-        await breathe()
-        for number in range(6):
-            await (await link.session(0.0)).submit([request(str(number))], Outbox())
-        assert Counter(crowd.asked) == {"a": 2, "b": 2, "c": 2}
-
-
-async def test_an_ingress_begins_with_a_manager_of_its_own_configuration() -> None:
-    crowd = Crowd(named("old", "before", dtype="float32"))
-    async with crowd.link() as link:
-        starting = asyncio.create_task(link.start(20.0))
-        await breathe()
-        assert not starting.done()
-        crowd.present.append(named("new", dtype="bfloat16"))
-        assert (await starting).dtype == "bfloat16"
-        crowd.present.append(named("newer", "after", dtype="bfloat16", max_tree_nodes=1))
-        await breathe()
-        assert {manager.id for manager in link.managers} == {"new", "newer"}, "the same weights"
-
-
-async def test_a_manager_that_is_only_slow_to_answer_is_kept() -> None:
-    crowd = Crowd(named("a"), named("b"))
-    async with crowd.link() as link:
-        await link.start(20.0)
-        await breathe()
-        crowd.present[1] = None
-        await breathe()
-        assert {manager.id for manager in link.managers} == {"a", "b"}
-        del crowd.present[1]
-        await breathe()
-        assert {manager.id for manager in link.managers} == {"a"}
 
 
 async def test_prompt_logprobs_are_delivered_once() -> None:
