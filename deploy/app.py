@@ -94,12 +94,16 @@ class RequestManager:
         if self._launched.tracer is not None:
             engine = TracedEngine(engine, self._launched.tracer)
         self._sessions = Sessions(engine)
+        self._described = Manager(
+            serve.get_replica_context().replica_id.unique_id,
+            _hash_of(config),
+            self._description(),
+        )
         keep_what_is_loaded()
 
     async def describe(self) -> Manager:
         """Answers the roll call."""
-        name = serve.get_replica_context().replica_id.unique_id
-        return Manager(name, _hash_of(self._config), self._description())
+        return self._described
 
     def _description(self) -> BackendDescription:
         description, config = self._launched.description, self._config

@@ -22,7 +22,7 @@ from actors.request_manager.outbox import News, Outbox
 from deploy.backend import BackendDescription
 from deploy.session import Batch, Group
 
-ROLL_CALL_S = 0.5
+ROLL_CALL_S = 1.0
 """Between two roll calls: less than a manager that is to stop is given (`deploy.app`), so that its
 requests have gone elsewhere by then."""
 QUIET_BREATHS = 5
@@ -32,6 +32,10 @@ MAX_GATHER_S = 0.01
 """How long requests that come are waited for, at most, however busy the loop is."""
 
 logger = logging.getLogger(__name__)
+
+
+class ManagerLeaves(PeerUnavailable):
+    """The manager is to stop: no fault of what it runs, which goes to another one."""
 
 
 class EventStream(Protocol):
@@ -305,7 +309,7 @@ class ManagerLink:
         if len(present) == len(called):
             for retired in self._open.keys() - {manager.id for manager in present}:
                 self._is_replaced = True
-                self._open[retired].end(PeerUnavailable("the request manager is to stop"))
+                self._open[retired].end(ManagerLeaves("the request manager is to stop"))
                 self._running[retired].cancel()
 
     def _serves_the_same(self, manager: Manager) -> bool:

@@ -21,7 +21,7 @@ from actors.request_manager.outbox import News, Outbox
 from cluster.metric_texts import merged
 from cluster.metrics_server import Target
 from deploy.backend import BackendDescription
-from deploy.manager_link import ManagerLink
+from deploy.manager_link import ManagerLeaves, ManagerLink
 
 Answer = TypeVar("Answer")
 
@@ -113,7 +113,7 @@ class ServeBackend:
                         if news.error is not None and (request_id in left or request_id == ALL):
                             raise news.error
             except PeerUnavailable as error:
-                num_lost += 1
+                num_lost += not isinstance(error, ManagerLeaves)
                 if num_lost == MAX_SUBMISSIONS or asked[0].internal:
                     raise
                 logger.warning("submitting a request again: %s", error)

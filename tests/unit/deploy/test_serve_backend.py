@@ -303,6 +303,17 @@ async def test_a_manager_that_is_to_stop_is_left_before_it_does() -> None:
     assert manager.cancelled == ["r"]
 
 
+async def test_a_manager_that_leaves_counts_as_no_loss() -> None:
+    manager = Manager(*([[None]] * (MAX_SUBMISSIONS + 2)), [LAST])
+    async with manager.backend() as backend:
+        asking = asyncio.ensure_future(anext(backend.generate([request()])))
+        for number in range(MAX_SUBMISSIONS + 2):
+            while len(manager.requests) <= number:
+                await asyncio.sleep(0)
+            manager._new()
+        assert await asking == (0, LAST)
+
+
 async def test_prompt_logprobs_are_delivered_once() -> None:
     scored = (TokenLogprob(2, -1.0, TopLogprobs((2,), (-1.0,))),)
     first = GenerationEvent((5,), 1, prompt_logprobs=scored)
@@ -327,22 +338,10 @@ async def test_losses_are_counted_from_the_last_token_on() -> None:
 
 async def test_a_new_manager_is_not_waited_for_for_ever() -> None:
     manager = Manager([FIRST, None, LOST])
-    events = manager.events
-
     async with manager.backend(restart_timeout_s=0.0) as backend:
         with pytest.raises(UnavailableError, match="another one is being started"):
             async for _ in backend.generate([request()]):
-                manager.events = lambda *_: Never()  # type: ignore[assignment,method-assign]
-        manager.events = events  # type: ignore[method-assign]
-
-
-class Never:
-    async def __aiter__(self) -> AsyncIterator[Batch]:
-        await asyncio.Event().wait()
-        yield {}
-
-    def cancel(self) -> None:
-        pass
+                manager.is_present = False
 
 
 async def test_a_probe_is_not_submitted_again() -> None:
