@@ -92,7 +92,8 @@ class ApiConfig(BaseModel):
             its body.
         write_timeout_s: a client that takes nothing of its answer for so long is treated as gone.
         request_timeout_s: an answer that is not complete by then is given up; None for never.
-        drain_timeout_s: how long after SIGTERM answers that have begun may go on.
+        drain_timeout_s: how long answers that have begun may go on after SIGTERM, or after another
+            ingress has taken over.
         page: serve the live page at `/`.
     """
 

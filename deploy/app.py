@@ -278,7 +278,7 @@ def build_application(config: Config, num_starts: int = 1) -> serve.Application:
         Ingress,
         name="Ingress",
         ray_actor_options={"num_cpus": 0},
-        graceful_shutdown_timeout_s=config.api.drain_timeout_s + LINGER_S + 2 * LAST_WORDS_S,
+        graceful_shutdown_timeout_s=LINGER_S + config.api.drain_timeout_s + 4 * LAST_WORDS_S,
         max_surge_percent=100,
         **common,
     )
