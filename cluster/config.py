@@ -8,6 +8,7 @@ here, so that no key is silently without effect.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -169,6 +170,11 @@ class Config(BaseModel):
         if ssms == () and SSM in value.drafters:
             raise ValueError(f"{SSM!r} is among the drafters, but there are no ssms")
         return value
+
+    @property
+    def digest(self) -> str:
+        """The same for configurations that say the same."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     @property
     def ssm_indexes(self) -> tuple[int, ...]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import re
 import sys
@@ -73,6 +72,8 @@ LAST_WORDS_S = 2.0
 LINGER_S = 5.0
 """An ingress that has been replaced answers so long what still comes on open connections."""
 WATCH_S = 0.5
+LEAVE_S = 15.0
+"""A manager that is to stop gets so long until the ingresses have left it, at their roll calls."""
 SHUTDOWN_GRACE_S = 5.0
 SERVE_GRACE_S = 3.0
 """What Serve may take on top to take itself down."""
@@ -94,11 +95,8 @@ class RequestManager:
         if self._launched.tracer is not None:
             engine = TracedEngine(engine, self._launched.tracer)
         self._sessions = Sessions(engine)
-        self._described = Manager(
-            serve.get_replica_context().replica_id.unique_id,
-            _hash_of(config),
-            self._description(),
-        )
+        name = serve.get_replica_context().replica_id.unique_id
+        self._described = Manager(name, config.digest, self._description())
         keep_what_is_loaded()
 
     async def describe(self) -> Manager:
@@ -173,7 +171,7 @@ class Ingress:
             (TreeServeError, RayError, RayServeException),
             map_error,
         )
-        self._link = ManagerLink(transport, _hash_of(config))
+        self._link = ManagerLink(transport, config.digest)
         description = await self._link.start(config.llm.start_timeout_s)
         api = config.api
         backend = ServeBackend(
@@ -269,7 +267,7 @@ def build_application(config: Config, num_starts: int = 1) -> serve.Application:
         ray_actor_options={"num_cpus": placement.manager.resources["CPU"]},
         placement_group_bundles=placement.bundles,
         placement_group_strategy=placement.strategy,
-        graceful_shutdown_timeout_s=SHUTDOWN_GRACE_S,
+        graceful_shutdown_timeout_s=LEAVE_S,
         request_router_config=RequestRouterConfig(request_router_class=ToOneManager),
         **_number(config.llm.replicas),
         **common,
@@ -278,7 +276,7 @@ def build_application(config: Config, num_starts: int = 1) -> serve.Application:
         Ingress,
         name="Ingress",
         ray_actor_options={"num_cpus": 0},
-        graceful_shutdown_timeout_s=LINGER_S + config.api.drain_timeout_s + 4 * LAST_WORDS_S,
+        graceful_shutdown_timeout_s=LINGER_S + config.api.drain_timeout_s + 2 * SHUTDOWN_GRACE_S,
         max_surge_percent=100,
         **common,
     )
@@ -301,10 +299,6 @@ def _number(replicas: ReplicaRange) -> dict[str, Any]:
             metrics_interval_s=REPORT_S,
         )
     }
-
-
-def _hash_of(config: Config) -> str:
-    return hashlib.sha256(config.model_dump_json().encode()).hexdigest()
 
 
 def application(arguments: dict[str, Any]) -> serve.Application:

@@ -12,7 +12,7 @@ from typing import Any
 from cluster.bench.server import free_port
 from tests.processes import descendants
 
-PATIENCE_S = 240.0
+PATIENCE_S = 300.0
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Deployed:
         from ray.serve.schema import ServeDeploySchema
 
         self.content |= sections
-        arguments = self.content | {"api": {"port": self.port, "drain_timeout_s": 60}}
+        arguments = self.content | {"api": {"port": self.port, "drain_timeout_s": PATIENCE_S}}
         application = {
             "name": "treeserve",
             "route_prefix": "/",
