@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import uuid4
 
 from actors.errors import PeerUnavailable, TreeServeError, UnavailableError
@@ -73,7 +73,7 @@ class Transport:
         map_error: one of ours for one of them.
     """
 
-    roll_call: Callable[[], Awaitable[Sequence[Manager | None]]]
+    roll_call: Callable[[], Coroutine[Any, Any, Sequence[Manager | None]]]
     events: Callable[[str, str], EventStream]
     exchange: Callable[
         [str, str, Sequence[Group], Sequence[str]], Awaitable[list[TreeServeError | None]]
@@ -288,10 +288,14 @@ class ManagerLink:
     async def _keep_open(self) -> None:
         try:
             while True:
-                try:
-                    self._answer(await self._transport.roll_call())
-                except self._transport.foreign as problem:
-                    logger.info("no roll call: %s", self._transport.map_error(problem))
+                # Whatever goes wrong in one, the next may be answered. A transport that closes a
+                # channel tells that by CancelledError, too.
+                answers = await asyncio.gather(self._transport.roll_call(), return_exceptions=True)
+                called: Sequence[Manager | None] | BaseException = answers[0]
+                if isinstance(called, BaseException):
+                    logger.warning("no roll call: %r", called)
+                else:
+                    self._answer(called)
                 await asyncio.sleep(ROLL_CALL_S)
         finally:
             tasks = list(self._running.values())

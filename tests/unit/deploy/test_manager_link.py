@@ -42,9 +42,12 @@ class Crowd:
         self.present: list[Manager | None] = list(present)
         self.asked: list[str] = []
         self.death = asyncio.Event()
+        self.problems: list[BaseException] = []
 
     async def roll_call(self) -> list[Manager | None]:
         await asyncio.sleep(0)
+        if self.problems:
+            raise self.problems.pop()
         return list(self.present)
 
     def events(self, manager_id: str, session_id: str) -> Silence:
@@ -140,3 +143,14 @@ async def test_only_a_manager_that_was_stopped_on_purpose_is_waited_for() -> Non
         await breathe()
         assert not link.managers
         assert not link.is_being_replaced
+
+
+@pytest.mark.parametrize("problem", [RuntimeError("closed"), asyncio.CancelledError()])
+async def test_after_a_roll_call_that_failed_there_is_another(problem: BaseException) -> None:
+    crowd = Crowd(named("a"))
+    async with crowd.link() as link:
+        await link.start(20.0)
+        crowd.problems = [problem, problem]
+        crowd.present = [named("b")]
+        await breathe()
+        assert {manager.id for manager in link.managers} == {"b"}
