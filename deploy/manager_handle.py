@@ -30,7 +30,10 @@ class ToOneManager(RequestRouter):  # type: ignore[misc]  # Serve is not typed h
         if pending_request is None:
             return []
         wanted = pending_request.metadata.session_id
-        return [[one for one in candidate_replicas if one.replica_id.unique_id == wanted]]
+        found = [one for one in candidate_replicas if one.replica_id.unique_id == wanted]
+        # Else Serve would ask again at once, and never let go of the event loop.
+        pending_request.routing_context.should_backoff = not found
+        return [found]
 
 
 class ManagerHandles:

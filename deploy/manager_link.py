@@ -311,9 +311,10 @@ class ManagerLink:
                 session = Session(self._transport, manager, self._opened, self._ended)
                 self._running[manager.id] = asyncio.create_task(self._run(session))
         if len(present) == len(called):
-            for retired in self._open.keys() - {manager.id for manager in present}:
-                self._is_replaced = True
-                self._open[retired].end(ManagerLeaves("the request manager is to stop"))
+            for retired in self._running.keys() - {manager.id for manager in present}:
+                if retired in self._open:
+                    self._is_replaced = True
+                    self._open[retired].end(ManagerLeaves("the request manager is to stop"))
                 self._running[retired].cancel()
 
     def _serves_the_same(self, manager: Manager) -> bool:

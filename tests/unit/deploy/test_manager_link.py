@@ -51,7 +51,7 @@ class Crowd:
         return list(self.present)
 
     def events(self, manager_id: str, session_id: str) -> Silence:
-        return Silence(self.death)
+        return Silence(self.death, manager_id != "never open")
 
     async def exchange(
         self, manager_id: str, session_id: str, groups: Sequence[Group], cancelled: Sequence[str]
@@ -68,11 +68,13 @@ class Crowd:
 
 
 class Silence:
-    def __init__(self, death: asyncio.Event) -> None:
+    def __init__(self, death: asyncio.Event, is_open: bool) -> None:
         self._death = death
+        self._is_open = is_open
 
     async def __aiter__(self) -> AsyncIterator[Batch]:
-        yield {}
+        if self._is_open:
+            yield {}
         await self._death.wait()
 
     def cancel(self) -> None:
@@ -154,3 +156,15 @@ async def test_after_a_roll_call_that_failed_there_is_another(problem: BaseExcep
         crowd.present = [named("b")]
         await breathe()
         assert {manager.id for manager in link.managers} == {"b"}
+
+
+async def test_a_session_that_never_opened_ends_with_its_manager() -> None:
+    crowd = Crowd(named("a"), named("never open"))
+    async with crowd.link() as link:
+        await link.start(20.0)
+        await breathe()
+        assert link._running.keys() == {"a", "never open"}
+        del crowd.present[1]
+        await breathe()
+        assert link._running.keys() == {"a"}
+        assert not link.is_being_replaced
