@@ -7,40 +7,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from actors.ssm.boost_tuning.lesson import HELD_OUT_EVERY
 from actors.ssm.folder import load_draft
 from cluster import tune_command
 from cluster.cli import main
 from cluster.tune_teacher import Teacher
+from tests.alone import train_alone
+from tests.tiny_llm import make_tiny_llm
 
-EOS = "<|end|>"
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune_command, "train", train_alone)
 
 
 @pytest.fixture
 def llm(tmp_path: Path) -> Path:
-    folder = tmp_path / "llm"
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: index for index, token in enumerate([*alphabet, EOS])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=1024,
-        eos_token_id=vocabulary[EOS],
-        bos_token_id=None,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    return make_tiny_llm(tmp_path / "llm")
 
 
 @pytest.fixture
@@ -122,6 +106,8 @@ def test_a_pool_is_tuned_one_after_the_other(
         (["--generate-tokens", "0"], "--generate-tokens"),
         (["--seed", "-1"], "--seed"),
         (["--pool", "0"], "--pool"),
+        (["--workers", "0"], "--workers"),
+        (["--checkpoint-s", "-1"], "--checkpoint-s"),
         (["--boost-rest", "2"], "--boost-rest"),
         (["--out", "/dev/null/draft"], "cannot be written to: Not a directory"),
         (["--sampled", "2"], "--sampled"),
@@ -167,7 +153,7 @@ def test_goes_on_from_another_draft_with_its_answers(
         for row in (second / "README.md").read_text().splitlines()
         if row.startswith("| own |")
     ]
-    assert learnt == [160 - 160 // tune_command.HELD_OUT_EVERY]
+    assert learnt == [160 - 160 // HELD_OUT_EVERY]
     model, _ = load_draft(second, llm)
     assert (model.shape.num_layers, len(model.cut_ids)) == (2, 220)
     assert main([*command, *more.split(), "--init", str(second)]) == 2
