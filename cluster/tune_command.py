@@ -55,12 +55,12 @@ def run(arguments: argparse.Namespace) -> int:
     _require(arguments.checkpoint_s >= 0, "--checkpoint-s", "0 or more")
     if config.llm.num_threads is not None:
         torch.set_num_threads(config.llm.num_threads)
-    folder = resolve_model(config.model.path)
+    folder = resolve_model(config.model.path).resolve()
     identity = identify_llm(folder)
     _require(recipe.cut_size <= identity.vocab_size, "--cut", f"at most {identity.vocab_size}")
-    work: Path = arguments.out / "work"
+    work: Path = arguments.out.resolve() / "work"
     if arguments.init:
-        load_draft(arguments.init, folder)
+        load_draft(arguments.init, folder)  # an unusable one is told before any work
     claim_folder(work, _settings(identity, sets, recipe, arguments))
     evaluation = _answer(folder, identity, sets, arguments, work)
     answers = Answers(
@@ -73,7 +73,13 @@ def run(arguments: argparse.Namespace) -> int:
     matrices = load_matrices(folder)
     models: list[DraftModel] = []
     base = Lesson(
-        folder, answers, None, recipe, work / CHECKPOINT, arguments.checkpoint_s, arguments.init
+        llm=folder,
+        answers=answers,
+        weights=None,
+        recipe=recipe,
+        checkpoint=work / CHECKPOINT,
+        checkpoint_s=arguments.checkpoint_s,
+        initial=arguments.init and arguments.init.resolve(),
     )
     for place, out, lesson, records in _pool(arguments, base, learnt, models):
         _train(lesson, workers, out.name)
@@ -223,7 +229,7 @@ def _answer(
 
 def _earlier_answers(out: Path) -> Path:
     """Where another run of this command had the LLM's answers."""
-    folder = out / "work" / ANSWERS
+    folder = out.resolve() / "work" / ANSWERS
     _require(folder.is_dir(), "--records", f"folders that this command wrote to, not {out}")
     return folder
 

@@ -23,7 +23,7 @@ from tests.processes import descendants
 from tests.tiny_llm import make_tiny_llm
 
 pytestmark = pytest.mark.integration
-STEPS = 400
+STEPS = 150
 POOL = ("ssm-0", "ssm-1")
 
 
@@ -49,7 +49,7 @@ def start(config: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
     def begin(out: str, *more: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "cluster.cli", *arguments(config, out, *more)]
-        running.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+        running.append(subprocess.Popen(command))
         return running[-1]
 
     yield begin

@@ -45,7 +45,7 @@ class Distillation(nn.Module):
         self.model = model
         self._hard_share = hard_share
         cut_index = torch.full((vocab_size,), -1, dtype=torch.int64)
-        cut_index[model.cut_ids.long()] = torch.arange(len(model.cut_ids))
+        cut_index[model.cut_ids.long().cpu()] = torch.arange(len(model.cut_ids))
         self.register_buffer("cut_index", cut_index, persistent=False)
 
     def forward(self, share: Share) -> Tensor:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from actors.errors import InputError
 from actors.ssm.boost_tuning.checkpoint import Checkpoint
 from actors.ssm.boost_tuning.coverage import coverage, coverage_by_source
 from actors.ssm.boost_tuning.recipe import Recipe
 from actors.ssm.boost_tuning.records import Record
+from actors.ssm.boost_tuning.replica import Share
 from actors.ssm.boost_tuning.trainer import CHECKPOINT_SECONDS, Trainer, choose_cut
 from actors.ssm.model import DraftShape, LLMMatrices
 from tests.alone import Alone
@@ -49,6 +51,49 @@ def test_goes_on_after_a_kill_with_the_same_weights(
         assert torch.equal(weight, again.model.state_dict()[name]), name
         assert torch.equal(weight, killed_checkpoint.model(matrices).state_dict()[name]), name
     assert killed_checkpoint.progress.is_done
+
+
+class Looking(Alone):
+    """One of several replicas that looks at its gradients and moves nothing."""
+
+    def __init__(self, rank: int, num_replicas: int, model: nn.Module) -> None:
+        self.rank, self.num_replicas, self._model = rank, num_replicas, model
+        self.num_records = -1
+
+    def step(self, share: Share) -> float:
+        self.num_records = len(share.records)
+        loss: Tensor = self._model(share)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+
+@pytest.mark.parametrize("num_replicas", [2, 3, 10])
+def test_shares_add_up_to_the_whole_step(
+    matrices: LLMMatrices, records: list[Record], tmp_path: Path, num_replicas: int
+) -> None:
+    """Ten replicas are more than a step has records."""
+
+    def look(rank: int, of: int) -> tuple[Looking, float, Tensor]:
+        made: list[Looking] = []
+
+        def make(model: nn.Module, _: torch.optim.Optimizer) -> Looking:
+            made.append(Looking(rank, of, model))
+            return made[0]
+
+        trainer = Trainer(RECIPE, matrices, records, Checkpoint(tmp_path / "none", RECIPE), make)
+        progress = next(trainer.run())
+        grads = [weight.grad for weight in trainer.model.parameters() if weight.grad is not None]
+        known = [weight.flatten() for weight in grads]
+        size = sum(weight.numel() for weight in trainer.model.parameters())
+        return made[0], progress.loss, torch.cat(known) if known else torch.zeros(size)
+
+    whole, loss, grad = look(0, 1)
+    shares = [look(rank, num_replicas) for rank in range(num_replicas)]
+    assert sum(one.num_records for one, _, _ in shares) == whole.num_records
+    assert sum(part for _, part, _ in shares) == pytest.approx(loss, rel=1e-2)
+    with_records = [part for one, _, part in shares if one.num_records]
+    mean = torch.stack(with_records).sum(0) / num_replicas
+    assert (mean - grad).norm() < 0.02 * grad.norm()
 
 
 def test_learns(matrices: LLMMatrices, records: list[Record], tmp_path: Path) -> None:
