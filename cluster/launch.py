@@ -22,7 +22,7 @@ from actors import rpc
 from actors.errors import ModelError
 from actors.llm.actor import LLMActor
 from actors.llm.parallel.grid import Grid
-from actors.llm.parallel.meeting import Meeting
+from actors.meeting import Meeting
 from actors.messages import LLMDescription
 from actors.request_manager.clients import LLMClient
 from actors.request_manager.drafter_names import SSM, ssm_names
