@@ -67,7 +67,7 @@ class KubeRay:
         Args:
             is_watched: as in a container, the head ends as soon as one of its daemons does.
         """
-        self._start_redis()
+        self.start_redis()
         self.start_head(is_watched=is_watched)
         self._ray(
             self._service["rayClusterConfig"]["workerGroupSpecs"][0],
@@ -76,7 +76,7 @@ class KubeRay:
         )
         self.dashboard.put_all(self._serve_config())
 
-    def _start_redis(self) -> None:
+    def start_redis(self) -> None:
         arguments = [
             argument.replace("$(PASSWORD)", self._password)
             for argument in self._redis_pod["containers"][0]["args"]

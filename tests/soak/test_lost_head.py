@@ -1,8 +1,8 @@
 """A cluster as KubeRay makes it, whose GCS dies: streams go on, and a new one heals the cluster.
 
 The GCS dies with the head's pod; alone, whereupon `ray start --block`, and so the container, ends;
-or alone, and is started again beside all else of the head. What dies afterwards is replaced, and so
-is an LLM that dies while there is no head. What a lost Redis does is not covered.
+because Redis does; or alone, and is started again beside all else of the head. What dies
+afterwards is replaced, and so is an LLM that dies while there is no head.
 """
 
 from __future__ import annotations
@@ -32,6 +32,17 @@ def kill_gcs(cluster: KubeRay) -> None:
     """As in a container: what else the head runs ends with it."""
     cluster.kill(GCS)
     cluster.end_head()
+
+
+def kill_redis(cluster: KubeRay) -> None:
+    """The GCS cannot do without, and ends."""
+    cluster.kill("redis-server")
+    cluster.end_head()
+
+
+def start_redis_and_head(cluster: KubeRay) -> None:
+    cluster.start_redis()
+    cluster.start_head()
 
 
 def nothing(_cluster: KubeRay) -> None:
@@ -96,6 +107,7 @@ async def replaced(cluster: KubeRay, client: httpx.AsyncClient, title: str) -> N
     [
         pytest.param(True, KubeRay.kill_head, KubeRay.start_head, id="head"),
         pytest.param(True, kill_gcs, KubeRay.start_head, id="gcs"),
+        pytest.param(True, kill_redis, start_redis_and_head, id="redis"),
         pytest.param(False, KubeRay.restart_gcs, nothing, id="gcs-alone"),
     ],
 )
