@@ -191,6 +191,23 @@ def own_node() -> Node:
 
 
 @_errors_as_ours()
+def remember(key: str, value: bytes) -> None:
+    """Keep a value as long as the cluster lives, over any process's death. Raises PeerError."""
+    from ray.experimental.internal_kv import _internal_kv_put
+
+    _internal_kv_put(key, value, namespace="treeserve")
+
+
+@_errors_as_ours()
+def recall(key: str) -> bytes | None:
+    """What was kept under a key; None if nothing was. Raises PeerError."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    value: bytes | None = _internal_kv_get(key, namespace="treeserve")
+    return value
+
+
+@_errors_as_ours()
 def node_resources() -> list[dict[str, float]]:
     """What each node of the cluster has, whoever uses it now. Raises PeerError."""
     import ray

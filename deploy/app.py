@@ -30,6 +30,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 
 from actors.errors import PeerError, PeerUnavailable, TreeServeError, UnavailableError
+from actors.ssm.config import SSMConfig
 from actors.verification import Rule
 from cluster import daemons, ray_api
 from cluster.config import Config, config_of
@@ -41,6 +42,7 @@ from cluster.models import model_note, resolve_model
 from cluster.placement import plan_placement
 from cluster.tokenizer import load_tokenizer
 from cluster.tracing import open_tracing
+from deploy import swapped_pool
 from deploy.api import build_app
 from deploy.api_keys import ApiKeys, read_keys
 from deploy.backend import BackendDescription
@@ -55,6 +57,7 @@ from deploy.session import Batch, Engine, Group, Sessions
 from deploy.settings import ApiSettings
 
 APPLICATION = "treeserve"
+MANAGER_NAME = "RequestManager"
 MANY = 1_000_000
 """Requests that Serve lets through: the manager's own queue refuses, with the right answer."""
 MANY_STARTS = 20
@@ -74,7 +77,8 @@ class RequestManager:
     async def __init__(self, config: Config) -> None:  # type: ignore[misc]  # Serve awaits it
         set_up_logging(config.logs, MANAGER, sys.__stderr__)
         self._config = config
-        self._launched: Launched = await launch(config)
+        current = await asyncio.to_thread(swapped_pool.with_kept, config)
+        self._launched: Launched = await launch(current)
         engine: Engine = self._launched.engine
         if self._launched.tracer is not None:
             engine = TracedEngine(engine, self._launched.tracer)
@@ -110,6 +114,11 @@ class RequestManager:
     ) -> list[TreeServeError | None]:
         """What an open session wants: see `Sessions`."""
         return self._sessions.exchange(session_id, groups, cancelled)
+
+    async def swap_draft_models(self, ssms: Sequence[SSMConfig]) -> None:
+        """Put these in the place of those that run; see `DraftPool.swap`."""
+        await self._launched.swap_draft_models(ssms)
+        await asyncio.to_thread(swapped_pool.keep, self._config, ssms)
 
     async def check_health(self) -> None:
         """Serve replaces a replica whose loop has ended."""
@@ -230,7 +239,7 @@ def build_application(config: Config, num_starts: int = 1) -> serve.Application:
     }
     manager = serve.deployment(
         RequestManager,
-        name="RequestManager",
+        name=MANAGER_NAME,
         ray_actor_options={"num_cpus": placement.manager.resources["CPU"]},
         placement_group_bundles=placement.bundles,
         placement_group_strategy=placement.strategy,
@@ -303,6 +312,21 @@ def drain_serving(grace_s: float) -> None:
         raise map_error(error) from error
 
 
+def swap_draft_models(ssms: Sequence[SSMConfig]) -> None:
+    """Put these draft models in the place of those that run.
+
+    Assumes a connection to the cluster that the application runs on.
+
+    Raises:
+        TreeServeError: as `DraftPool.swap`, or the request manager cannot be reached; nothing has
+            changed.
+    """
+    try:
+        asyncio.run(_swap(ssms))
+    except (RayError, RayServeException) as error:
+        raise map_error(error) from error
+
+
 def _shut_down(grace_s: float) -> None:
     with contextlib.suppress(RayError, RayServeException, TimeoutError):
         asyncio.run(_drain(grace_s))
@@ -313,6 +337,10 @@ def _shut_down(grace_s: float) -> None:
 async def _drain(grace_s: float) -> None:
     async with asyncio.timeout(grace_s + 2 * LAST_WORDS_S):
         await serve.get_app_handle(APPLICATION).drain.remote(grace_s)
+
+
+async def _swap(ssms: Sequence[SSMConfig]) -> None:
+    await serve.get_deployment_handle(MANAGER_NAME, APPLICATION).swap_draft_models.remote(ssms)
 
 
 def map_error(error: Exception) -> TreeServeError:
