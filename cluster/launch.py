@@ -134,10 +134,14 @@ async def launch(config: Config) -> Launched:
             spans,
             (RANKS, *draft_parts(config)),
         )
-        more = (group, config.llm.start_timeout_s)
-        makers = _rank_makers(config, folder, placement)
-        note = functools.partial(metrics.part_is_up, RANKS)
-        ranks = ActorGroup(RANKS.kind, makers, placement.rank_places, *more, note)
+        ranks = ActorGroup(
+            RANKS.kind,
+            _rank_makers(config, folder, placement),
+            placement.rank_places,
+            group,
+            config.llm.start_timeout_s,
+            functools.partial(metrics.part_is_up, RANKS),
+        )
         resources.callback(ranks.kill)
         hire = functools.partial(_hire_ssm, folder, group)
         connect = functools.partial(_connect_ssm, config, metrics)

@@ -171,7 +171,7 @@ async def all_up(server: Server) -> None:
 
 
 async def kill_for(server: Server, duration_s: float) -> int:
-    """Kill the draft model's oldest process again and again, where there is one; returns how often."""
+    """Kill the draft model's oldest process again and again, if there is one; returns how often."""
     end_s = time.monotonic() + duration_s
     num_kills = 0
     while time.monotonic() < end_s:
