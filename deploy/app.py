@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import re
 import sys
@@ -322,7 +323,8 @@ def swap_draft_models(ssms: Sequence[SSMConfig]) -> None:
             changed.
     """
     try:
-        asyncio.run(_swap(ssms))
+        serve.get_app_handle(APPLICATION)  # raises if there is none: that of a deployment waits
+        asyncio.run_coroutine_threadsafe(_swap(ssms), _lasting_loop()).result()
     except (RayError, RayServeException) as error:
         raise map_error(error) from error
 
@@ -341,6 +343,14 @@ async def _drain(grace_s: float) -> None:
 
 async def _swap(ssms: Sequence[SSMConfig]) -> None:
     await serve.get_deployment_handle(MANAGER_NAME, APPLICATION).swap_draft_models.remote(ssms)
+
+
+@functools.cache
+def _lasting_loop() -> asyncio.AbstractEventLoop:
+    """Runs as long as this process: Serve ties a handle to the loop that uses it first."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    return loop
 
 
 def map_error(error: Exception) -> TreeServeError:
