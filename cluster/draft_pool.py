@@ -204,7 +204,7 @@ class DraftPool:
     async def _take_over(self, part: Part, successor: _Member) -> None:
         before, self._members[part] = self._members[part], successor
         before.is_seated, successor.is_seated = False, True
-        self._note(part, True)
+        self._note(part, not successor.client.is_away)
         self._drafters[part].replace(successor.client)
         try:
             # By then whoever waits for an answer of the one before has it, or has given it up.

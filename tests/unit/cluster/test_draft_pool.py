@@ -36,12 +36,14 @@ class House:
 
     Attributes:
         faults: by folder, what becomes of a start, or whose LLM a draft model was tuned for.
+        lost: addresses of those that are being brought back.
     """
 
     def __init__(self) -> None:
         self.events: list[str] = []
         self.alive: list[FakeActors] = []
         self.faults: dict[str, Exception | str] = {}
+        self.lost: set[str] = set()
         self.places: list[Place] = []
         self.anew: list[str] = []
 
@@ -94,8 +96,6 @@ class FakeActors:
 
 
 class FakeClient:
-    is_away = False
-
     def __init__(
         self, house: House, address: str, respawn: Callable[[], Awaitable[str]], name: str
     ) -> None:
@@ -106,6 +106,10 @@ class FakeClient:
         self.answer.set()
         self._house = house
         self._is_closed = False
+
+    @property
+    def is_away(self) -> bool:
+        return self.address in self._house.lost
 
     async def describe(self) -> DraftModelDescription:
         fault = self._house.faults.get(self.address, LLM_HASH)
@@ -304,6 +308,15 @@ async def test_only_who_is_asked_counts_as_up_or_failed() -> None:
     assert running.parts()["failures_total ssm 1"] == "1.0"
     labels = [(target.address, target.labels["index"]) for target in running.pool.targets()]
     assert labels == [("metrics of c/0", "0"), ("metrics of c/1", "1")]
+
+
+async def test_a_successor_that_is_lost_before_it_takes_over_counts_as_failed() -> None:
+    running = await Running("a").start()
+    running.house.lost.add("c/0")
+    await running.swap("c")
+    assert running.parts()["up ssm 0"] == "0.0"
+    assert running.parts()["failures_total ssm 0"] == "1.0"
+    assert running.parts()["up ssm 1"] == "1.0"
 
 
 async def test_one_exchange_at_a_time() -> None:
