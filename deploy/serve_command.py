@@ -35,7 +35,7 @@ from cluster.tokenizer import has_chat_template
 from deploy.api_keys import read_keys
 from deploy.environment import prepare_environment
 from deploy.http_server import bound_socket
-from deploy.named_files import check_files
+from deploy.named_files import check_files, load_with_files
 from deploy.part_watch import PartWatch, read_metrics
 from deploy.swap_command import report
 
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         TreeServeError: the server cannot be started.
         SystemExit: it cannot go on; why has been said.
     """
-    config = with_address(load_config(arguments.config), arguments.host, arguments.port)
+    config = with_address(load_with_files(arguments.config), arguments.host, arguments.port)
     # What cannot work is told of now rather than in a minute.
     found = check_files(config)
     bound_socket(config.api.host, config.api.port).close()
