@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 
 from actors.errors import TreeServeError
 from cluster.bench.lab import Lab
+from cluster.bench.prompts import SAMPLE, load_prompts
 from cluster.bench.results import batches, coverage, rules, tasks, widths
-from cluster.bench.results.data_sets import SETS, Messages, SetPrompt, load_sets
+from cluster.bench.results.data_sets import SETS, Encode, Messages, SetPrompt, load_sets
 from cluster.bench.results.document import with_section
 from cluster.bench.results.provenance import Provenance
 from cluster.bench.results.setting import Findings, Limits, Setting
@@ -65,13 +66,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         path = resolve_model(config.model.path)
         for model in arguments.rivals:
             resolve_draft_model(model)
-        prompts = _prompts(arguments, path)
+        encode = _encoder(path)
+        prompts = load_sets(
+            arguments.data, arguments.sets, arguments.limit, arguments.max_prompt_tokens, encode
+        )
     except TreeServeError as error:
         parser.error(str(error))
+    provenance = Provenance.now(arguments.out)
     figures = {}
-    setting = _setting(arguments, config, path, prompts)
+    setting = _setting(arguments, config, path, prompts, _warming(encode))
     for name, part in parts.items():
-        provenance = Provenance.now(arguments.out)
         since = time.monotonic()
         found = asyncio.run(part.measure(setting))
         taken_s = time.monotonic() - since
@@ -111,7 +115,8 @@ def _chosen(wanted: Sequence[str], has_models: bool) -> dict[str, Part]:
     return chosen
 
 
-def _prompts(arguments: argparse.Namespace, path: Path) -> list[SetPrompt]:
+def _encoder(path: Path) -> Encode:
+    """Of conversations, by the model's chat template if it has one."""
     tokenizer = load_tokenizer(path).tokenizer
 
     def encode(messages: Messages) -> tuple[int, ...]:
@@ -120,17 +125,27 @@ def _prompts(arguments: argparse.Namespace, path: Path) -> list[SetPrompt]:
         encoded = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True)
         return tuple(encoded["input_ids"])
 
-    return load_sets(
-        arguments.data, arguments.sets, arguments.limit, arguments.max_prompt_tokens, encode
-    )
+    return encode
+
+
+def _warming(encode: Encode) -> list[SetPrompt]:
+    """Prompts of our own, which stand in no set."""
+    return [
+        SetPrompt("own", prompt.task, encode([{"role": "user", "content": prompt.text}]))
+        for prompt in load_prompts(SAMPLE, 1)
+    ]
 
 
 def _setting(
-    arguments: argparse.Namespace, config: Config, path: Path, prompts: Sequence[SetPrompt]
+    arguments: argparse.Namespace,
+    config: Config,
+    path: Path,
+    prompts: Sequence[SetPrompt],
+    warming: Sequence[SetPrompt],
 ) -> Setting:
     limits = Limits(arguments.max_tokens, arguments.nodes, arguments.pairs, arguments.per_stream)
     lab = Lab.load(config, path)
-    return Setting(config, arguments.config, path, lab, prompts, arguments.rivals, limits)
+    return Setting(config, arguments.config, path, lab, prompts, warming, arguments.rivals, limits)
 
 
 def _what(arguments: argparse.Namespace, prompts: Sequence[SetPrompt]) -> str:

@@ -56,7 +56,8 @@ async def measure(setting: Setting) -> Findings:
 
 
 async def _serve(setting: Setting, temperature: float) -> dict[str, list[Served]]:
-    """With engines of their own, that have learnt nothing yet."""
+    """With engines of their own, that have learnt what steps and drafters cost, but no answer to
+    the prompts that count."""
     arms = arms_of(setting.config.speculation, bool(setting.config.ssms))
     expansion = setting.config.speculation.expansion
     models = {
@@ -68,17 +69,20 @@ async def _serve(setting: Setting, temperature: float) -> dict[str, list[Served]
             arm: Arm(await resources.enter_async_context(setting.lab.engine(config, models)))
             for arm, config in arms.items()
         }
+        await serve_in_turns(engines, setting.asked_before(temperature))
         return await serve_in_turns(engines, setting.asked(temperature))
 
 
 def _legend(setting: Setting) -> str:
     speculation = setting.config.speculation
     learning = arms_of(speculation, bool(setting.config.ssms))[SHARED].drafters
+    count = len(setting.warming)
     return (
         f"*{CONFIGURED}*: drafters {', '.join(speculation.drafters) or 'none'}. *{SHARED}* and "
         f"*{OWN}*: {', '.join(learning)}, where `suffix` learns from all answers or from the own "
         f"text alone. Budget `{speculation.budget}`, batch 1, {setting.config.model.dtype}, in one "
-        "process without Ray, gRPC and HTTP; arms take turns."
+        f"process without Ray, gRPC and HTTP; arms take turns. Each has answered "
+        f"{count} other prompts before, which are not counted."
     )
 
 

@@ -156,6 +156,8 @@ def test_arms_are_configurations():
 def test_a_measurement_says_where_it_was_made(tmp_path, monkeypatch):
     said = str(Provenance.now(tmp_path / "results.md"))
     assert "cores" in said and "torch 2" in said and "load" in said
+    busy, quiet = (str(Provenance("abc", "a machine", load)) for load in (3.0, 0.4))
+    assert "times tell little" in busy and "times tell little" not in quiet
     assert (
         cpu_name("processor : 0\nmodel name\t: A fast one\nmodel name\t: A fast one\n")
         == "A fast one"
