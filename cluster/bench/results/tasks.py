@@ -157,14 +157,17 @@ def _asked(temperature: str, arm: str, served: ByArm) -> list[str]:
         if chosen := _beginning(served[arm], label):
             found.append(at_least(f"{arm}, tokens a step on {label}", _steps(chosen), wanted))
     for label, wanted in EXPECTED_TIME if temperature == "greedy" else ():
-        if chosen := _beginning(served[arm], label):
-            share = _time_ratio(chosen, _beginning(served[PLAIN], label))
+        chosen, plain = (_beginning(served[which], label) for which in (arm, PLAIN))
+        if chosen and plain:
+            share = ratio(seconds_and_tokens(chosen), seconds_and_tokens(plain))
             found.append(at_most(f"{arm}, of plain's time a token on {label}", share, wanted))
     return found
 
 
 def _beginning(answers: Sequence[Served], label: str) -> list[Served]:
-    return [one for one in answers if one.task.startswith(label) and one.stats.num_llm_steps]
+    """Those of tasks that begin so; none if none of them had a step."""
+    chosen = [one for one in answers if one.task.startswith(label)]
+    return chosen if any(one.stats.num_llm_steps for one in chosen) else []
 
 
 def _slower(arm: str, served: ByArm) -> str:
