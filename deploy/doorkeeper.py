@@ -25,14 +25,18 @@ STRANGER_BODY_S = 2.0
 
 
 class Visit:
-    """One request on its way through the server."""
+    """One request on its way through the server.
+
+    Attributes:
+        holder: the number of its key.
+    """
 
     def __init__(
         self, places: Counter[int], holder: int, max_places: int | None, pace: Pace
     ) -> None:
         self._places = places
         self._pace = pace
-        self._holder = holder
+        self.holder = holder
         self._max_places = max_places
         self._num_taken = 0
 
@@ -42,22 +46,22 @@ class Visit:
         Raises:
             OverloadedError: with them the key would have more than its share.
         """
-        held = self._places[self._holder]
+        held = self._places[self.holder]
         if self._max_places is not None and held + num_places > self._max_places:
             raise OverloadedError(
                 f"{held} outputs of this API key are being generated or wait; "
                 f"it may have {self._max_places} at one time",
                 self._pace.wait_s(held + num_places - self._max_places),
             )
-        self._places[self._holder] += num_places
+        self._places[self.holder] += num_places
         self._num_taken += num_places
 
     def leave(self) -> None:
         """Give the places back."""
         self._pace.note(self._num_taken)
-        self._places[self._holder] -= self._num_taken
-        if not self._places[self._holder]:
-            del self._places[self._holder]
+        self._places[self.holder] -= self._num_taken
+        if not self._places[self.holder]:
+            del self._places[self.holder]
 
 
 class Door:

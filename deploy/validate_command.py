@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cluster.config import load_config
 from cluster.model_sizes import read_sizes
 from cluster.placement import plan_placement
-from deploy.named_files import check_files
+from deploy.named_files import check_files, load_with_files
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -17,7 +16,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigError: with every mistake.
     """
-    config = load_config(arguments.config)
+    config = load_with_files(arguments.config)
     model = check_files(config)
     print(f"{arguments.config} is valid: serves {config.model.name}")
     print(plan_placement(config).describe())

@@ -46,7 +46,8 @@ from actors.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 
-LOST_GRAMMAR = "the grammar needs too much work, or the output so far does not follow it"
+LOST_GRAMMAR = "the grammar needs too much work to be followed on"
+"""The one cause: what was committed was drawn by the grammar, and so follows it."""
 
 
 class Engine:
