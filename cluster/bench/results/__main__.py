@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import sys
 import time
@@ -24,11 +25,12 @@ from actors.errors import TreeServeError
 from cluster.bench.lab import Lab
 from cluster.bench.prompts import SAMPLE, load_prompts
 from cluster.bench.results import batches, coverage, rules, tasks, widths
-from cluster.bench.results.data_sets import SETS, Encode, Messages, SetPrompt, load_sets
+from cluster.bench.results.data_sets import SETS, Encode, SetPrompt, load_sets
 from cluster.bench.results.document import with_section
 from cluster.bench.results.provenance import Provenance
 from cluster.bench.results.setting import Findings, Limits, Setting
 from cluster.config import Config, load_config
+from cluster.generate_command import encode_messages
 from cluster.models import resolve_draft_model, resolve_model
 from cluster.tokenizer import load_tokenizer
 
@@ -66,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         path = resolve_model(config.model.path)
         for model in arguments.rivals:
             resolve_draft_model(model)
-        encode = _encoder(path)
+        encode = functools.partial(encode_messages, load_tokenizer(path).tokenizer)
         prompts = load_sets(
             arguments.data, arguments.sets, arguments.limit, arguments.max_prompt_tokens, encode
         )
@@ -113,19 +115,6 @@ def _chosen(wanted: Sequence[str], has_models: bool) -> dict[str, Part]:
         print(f"{name}: left out, for there are no draft models", file=sys.stderr)
         del chosen[name]
     return chosen
-
-
-def _encoder(path: Path) -> Encode:
-    """Of conversations, by the model's chat template if it has one."""
-    tokenizer = load_tokenizer(path).tokenizer
-
-    def encode(messages: Messages) -> tuple[int, ...]:
-        if not tokenizer.chat_template:
-            return tuple(tokenizer("\n".join(one["content"] for one in messages))["input_ids"])
-        encoded = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True)
-        return tuple(encoded["input_ids"])
-
-    return encode
 
 
 def _warming(encode: Encode) -> list[SetPrompt]:
