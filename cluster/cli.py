@@ -183,6 +183,12 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
         "--matrix-rate", type=float, default=0.01, metavar="R", help="Muon's; default: 0.01"
     )
     parser.add_argument("--minutes", type=float, metavar="M", help="train at most so long")
+    parser.add_argument(
+        "--workers", **number, help="processes that train; default: one for each GPU, else one"
+    )
+    parser.add_argument(
+        "--checkpoint-s", type=float, default=60.0, metavar="S", help="between two; default: 60"
+    )
     parser.add_argument("--seed", default=0, **number)
 
 

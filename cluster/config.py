@@ -9,6 +9,7 @@ here, so that no key is silently without effect.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -94,7 +95,8 @@ class ApiConfig(BaseModel):
             its body.
         write_timeout_s: a client that takes nothing of its answer for so long is treated as gone.
         request_timeout_s: an answer that is not complete by then is given up; None for never.
-        drain_timeout_s: how long after SIGTERM answers that have begun may go on.
+        drain_timeout_s: how long answers that have begun may go on after SIGTERM, or after another
+            ingress has taken over.
         page: serve the live page at `/`.
     """
 
@@ -170,6 +172,11 @@ class Config(BaseModel):
         if ssms == () and SSM in value.drafters:
             raise ValueError(f"{SSM!r} is among the drafters, but there are no ssms")
         return value
+
+    @property
+    def digest(self) -> str:
+        """The same for configurations that say the same."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     @property
     def ssm_indexes(self) -> tuple[int, ...]:

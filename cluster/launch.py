@@ -22,7 +22,7 @@ from actors import rpc
 from actors.errors import ModelError
 from actors.llm.actor import LLMActor
 from actors.llm.parallel.grid import Grid
-from actors.llm.parallel.meeting import Meeting
+from actors.meeting import Meeting
 from actors.messages import LLMDescription
 from actors.request_manager.clients import LLMClient
 from actors.request_manager.drafter_names import SSM, ssm_names
@@ -126,7 +126,13 @@ async def launch(config: Config) -> Launched:
         spans = StepSpans(tracer) if tracer else None
         pool = _draft_parts(config)
         metrics = Metrics(
-            registry, config.model.name, config.drafter_names, trace, spans, (RANKS, *pool)
+            registry,
+            config.model.name,
+            config.drafter_names,
+            trace,
+            spans,
+            (RANKS, *pool),
+            config.scheduler.max_running_requests,
         )
         more = (group, config.llm.start_timeout_s)
         makers = _rank_makers(config, folder, placement)

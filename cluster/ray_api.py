@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from actors.errors import PeerError, PeerUnavailable, TreeServeError
-from actors.llm.parallel.meeting import Meeting
+from actors.meeting import Meeting
 from cluster import daemons
 from cluster.placement import Placement, missing
 
@@ -259,17 +259,17 @@ class ActorProcess:
     Args:
         name: process lists show it.
         make_body: makes the body, in its own process.
-        group, bundle: where it goes.
-        resources: what it takes of the bundle.
+        resources: what it takes, of the bundle if there is one.
+        group, bundle: where it goes; anywhere without a group.
     """
 
     def __init__(
         self,
         name: str,
-        make_body: Callable[..., ActorBody],
-        group: PlacementGroup,
-        bundle: int,
+        make_body: Callable[..., Any],
         resources: Mapping[str, float],
+        group: PlacementGroup | None = None,
+        bundle: int = 0,
     ) -> None:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -278,9 +278,8 @@ class ActorProcess:
             num_cpus=resources.get("CPU", 0),
             num_gpus=resources.get("GPU", 0),
             max_restarts=0,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(
-                group.handle, placement_group_bundle_index=bundle
-            ),
+            scheduling_strategy=group
+            and PlacementGroupSchedulingStrategy(group.handle, placement_group_bundle_index=bundle),
         )
         # Ray names a process after its actor's class.
         self._actor = actor(type(name, (ActorHost,), {})).remote(make_body)
@@ -298,8 +297,17 @@ class ActorProcess:
         """
         return str(await _answer(self._actor.open_meeting.remote(host)))
 
+    async def make(self, meeting_place: str) -> None:
+        """Make the body, which meets others. Raises as `start`."""
+        await _answer(self._actor.make.remote(meeting_place))
+
+    async def call(self, method: str, *arguments: object) -> object:
+        """What a method of the body returns. Raises as `start`."""
+        result: object = await _answer(self._actor.call.remote(method, *arguments))
+        return result
+
     async def start(self, host: str, meeting_place: str | None = None) -> Addresses:
-        """Make the body and start it.
+        """Make the body and start it, an `ActorBody`.
 
         Args:
             host: address of its node to listen on.
@@ -326,9 +334,9 @@ class ActorHost:
     from methods.
     """
 
-    def __init__(self, make_body: Callable[..., ActorBody]) -> None:
+    def __init__(self, make_body: Callable[..., Any]) -> None:
         self._make_body = make_body
-        self._body: ActorBody | None = None
+        self._body: Any = None
         self._meeting: Meeting | None = None
 
     def node(self) -> Node:
@@ -338,10 +346,18 @@ class ActorHost:
         self._meeting = self._meeting or Meeting.open(host)
         return self._meeting.address
 
-    def start(self, host: str, meeting_place: str | None) -> Addresses:
+    def make(self, meeting_place: str | None) -> None:
         meeting = [] if meeting_place is None else [self._meeting or Meeting.at(meeting_place)]
         self._body = self._body or self._make_body(*meeting)
-        return self._body.start(host)
+
+    def start(self, host: str, meeting_place: str | None) -> Addresses:
+        self.make(meeting_place)
+        addresses: Addresses = self._body.start(host)
+        return addresses
+
+    def call(self, method: str, *arguments: object) -> object:
+        result: object = getattr(self._body, method)(*arguments)
+        return result
 
 
 async def _answer(reference: Awaitable[T]) -> T:

@@ -133,7 +133,7 @@ class ActorGroup:
         num_lost = 0
         while True:
             self._processes = [
-                ray_api.ActorProcess(self._name, make, self._group, place.bundle, place.resources)
+                ray_api.ActorProcess(self._name, make, place.resources, self._group, place.bundle)
                 for make, place in zip(self._makers, self._places, strict=True)
             ]
             try:

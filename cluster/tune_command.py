@@ -5,7 +5,8 @@ way: answer prompts and score given answers (shard by shard), train (from the la
 measure coverage, write the folder. Work files stand in `OUT/work`; the draft itself in `OUT`, those
 of a pool in `OUT/ssm-0`, `OUT/ssm-1`, ….
 
-Runs in this process on the CPU, without a cluster.
+The LLM answers and coverage is measured in this process, on the CPU; models are trained in Ray
+actors side by side (`cluster.tune_workers`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from actors.errors import InputError
 from actors.ssm.boost_tuning.boosting import Boost, boosted, joined, pool_coverage
 from actors.ssm.boost_tuning.card import PoolPlace, TuningFacts, coverage_row, write_card
 from actors.ssm.boost_tuning.coverage import Shares, coverage, coverage_by_source, first_hits
-from actors.ssm.boost_tuning.records import Record, RecordFolder, claim_folder
-from actors.ssm.boost_tuning.trainer import Progress, Recipe, Trainer
+from actors.ssm.boost_tuning.lesson import Answers, Lesson
+from actors.ssm.boost_tuning.recipe import Progress, Recipe
+from actors.ssm.boost_tuning.records import Record, RecordFolder, claim_folder, save_weights
 from actors.ssm.folder import LLMIdentity, identify_llm, load_draft, load_matrices, save_draft
 from actors.ssm.model import DraftModel, DraftShape
 from actors.weight_files import hash_files, weight_files
@@ -33,13 +35,13 @@ from cluster.progress import ProgressLine
 from cluster.tokenizer import load_tokenizer
 from cluster.tune_sets import SetOptions, evaluation_tasks, expand, training_tasks
 from cluster.tune_teacher import Task, Teacher
+from cluster.tune_workers import Workers, train
 
-ANSWERS = "answers"
+ANSWERS, CHECKPOINT = "answers", "checkpoint.safetensors"
 EVALUATION_TOKENS = 96
 BATCH_ANSWERS = 64
 CACHE_TOKENS = 49_152
 MAX_POOL = 16
-HELD_OUT_EVERY = 25
 OWN_TERMS = "composed by us from templates and word lists; no terms"
 
 
@@ -49,35 +51,51 @@ def run(arguments: argparse.Namespace) -> int:
     sets, recipe, terms = _sets(arguments), _recipe(arguments), _terms(arguments.terms)
     _require(1 <= arguments.pool <= MAX_POOL, "--pool", f"between 1 and {MAX_POOL}")
     _require(0 <= arguments.boost_rest <= 1, "--boost-rest", "between 0 and 1")
+    _require(arguments.workers is None or arguments.workers > 0, "--workers", "above 0")
+    _require(arguments.checkpoint_s >= 0, "--checkpoint-s", "0 or more")
     if config.llm.num_threads is not None:
         torch.set_num_threads(config.llm.num_threads)
-    folder = resolve_model(config.model.path)
+    folder = resolve_model(config.model.path).resolve()
     identity = identify_llm(folder)
     _require(recipe.cut_size <= identity.vocab_size, "--cut", f"at most {identity.vocab_size}")
-    work: Path = arguments.out / "work"
-    initial = load_draft(arguments.init, folder)[0] if arguments.init else None
+    work: Path = arguments.out.resolve() / "work"
+    if arguments.init:
+        load_draft(arguments.init, folder)  # an unusable one is told before any work
     claim_folder(work, _settings(identity, sets, recipe, arguments))
-    training, evaluation = _answers(folder, identity, sets, arguments, work)
-    for earlier in arguments.records:
-        training += _earlier_answers(earlier, identity)
-    learnt, held_out = _divide(training, recipe.seed)
+    evaluation = _answer(folder, identity, sets, arguments, work)
+    answers = Answers(
+        (work / ANSWERS, *map(_earlier_answers, arguments.records)),
+        identity.weights_hash,
+        recipe.seed,
+    )
+    learnt, held_out = answers.read()
+    workers = Workers(arguments.workers, config.llm.device, config.llm.num_threads)
     matrices = load_matrices(folder)
     models: list[DraftModel] = []
-    for place, out, checkpoint, records, own in _pool(arguments, recipe, learnt, models):
-        model, progress = _train(Trainer(own, matrices, records, checkpoint, initial), out.name)
-        models.append(model)
+    base = Lesson(
+        llm=folder,
+        answers=answers,
+        weights=None,
+        recipe=recipe,
+        checkpoint=work / CHECKPOINT,
+        checkpoint_s=arguments.checkpoint_s,
+        initial=arguments.init and arguments.init.resolve(),
+    )
+    for place, out, lesson, records in _pool(arguments, base, learnt, models):
+        _train(lesson, workers, out.name)
+        models.append(lesson.saved.model(matrices))
         facts = TuningFacts(
             llm_name=config.model.path,
             llm_hash=identity.weights_hash,
-            recipe=own,
-            progress=progress,
+            recipe=lesson.recipe,
+            progress=lesson.saved.progress,
             records=records,
             terms={"own": OWN_TERMS, **terms},
-            held_out=coverage(model, held_out),
-            evaluated=coverage_by_source(model, evaluation),
+            held_out=coverage(models[-1], held_out),
+            evaluated=coverage_by_source(models[-1], evaluation),
             place=place,
         )
-        save_draft(out, model, identity, 0, write_card(facts))
+        save_draft(out, models[-1], identity, 0, write_card(facts))
         print(f"| {out.name}: coverage of the LLM's first word, % | top 1 | 2 | 3 | 4 | 5 |")
         for name, shares in {"held out": facts.held_out, **facts.evaluated}.items():
             print(coverage_row(name, shares))
@@ -90,31 +108,35 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _pool(
     arguments: argparse.Namespace,
-    recipe: Recipe,
+    base: Lesson,
     learnt: Sequence[Record],
     models: Sequence[DraftModel],
-) -> Iterator[tuple[PoolPlace | None, Path, Path, Sequence[Record], Recipe]]:
-    """For each draft model where it stands in the pool, its folder and checkpoint, what it learns
-    from, and its recipe.
+) -> Iterator[tuple[PoolPlace | None, Path, Lesson, Sequence[Record]]]:
+    """For each draft model where it stands in the pool, its folder, how it is trained, and the
+    records with their weights.
 
     Args:
+        base: of a model by itself.
         models: grows with each that has been trained.
     """
-    work: Path = arguments.out / "work"
     if arguments.pool == 1:
-        yield None, arguments.out, work / "checkpoint.safetensors", learnt, recipe
+        yield None, arguments.out, base, learnt
         return
+    work = base.checkpoint.parent
     boost, rest = Boost(arguments.boost), arguments.boost_rest
     found = [np.zeros(record.answer_len, np.bool_) for record in learnt]
     for index in range(arguments.pool):
         name = f"ssm-{index}"
-        yield (
-            PoolPlace(index, arguments.pool, boost, rest),
-            arguments.out / name,
-            work / f"{name}.safetensors",
-            boosted(learnt, found, boost, rest) if index else learnt,
-            replace(recipe, seed=recipe.seed + index),
+        records = boosted(learnt, found, boost, rest) if index else learnt
+        weights = work / f"{name}.weights.safetensors"
+        save_weights(weights, records)
+        lesson = replace(
+            base,
+            weights=weights,
+            recipe=replace(base.recipe, seed=base.recipe.seed + index),
+            checkpoint=work / f"{name}.safetensors",
         )
+        yield PoolPlace(index, arguments.pool, boost, rest), arguments.out / name, lesson, records
         found = joined(found, first_hits(models[-1], learnt))
 
 
@@ -185,14 +207,14 @@ def _require(holds: bool, name: str, what: str) -> None:
         raise InputError(f"{name}: must be {what}", param=name)
 
 
-def _answers(
+def _answer(
     folder: Path,
     identity: LLMIdentity,
     sets: SetOptions,
     arguments: argparse.Namespace,
     work: Path,
-) -> tuple[list[Record], list[Record]]:
-    """Records to train on and to measure on; makes those that are not there yet."""
+) -> list[Record]:
+    """Makes the records to train on that are not there yet; returns those to measure on."""
     loaded = load_tokenizer(folder)
     tasks = training_tasks(sets, loaded.tokenizer)
     teacher = Teacher(folder, loaded.vocabulary.eos_ids, CACHE_TOKENS)
@@ -202,14 +224,14 @@ def _answers(
     evaluation = RecordFolder(work / "evaluation", identity.weights_hash)
     measured = evaluation_tasks(sets, loaded.tokenizer)
     _fill(evaluation, teacher, measured, EVALUATION_TOKENS, None, "evaluation answers")
-    return training.read(), evaluation.read()
+    return evaluation.read()
 
 
-def _earlier_answers(out: Path, identity: LLMIdentity) -> list[Record]:
-    """What another run of this command had the LLM answer."""
-    folder = out / "work" / ANSWERS
+def _earlier_answers(out: Path) -> Path:
+    """Where another run of this command had the LLM's answers."""
+    folder = out.resolve() / "work" / ANSWERS
     _require(folder.is_dir(), "--records", f"folders that this command wrote to, not {out}")
-    return RecordFolder(folder, identity.weights_hash).read()
+    return folder
 
 
 def _fill(
@@ -232,20 +254,15 @@ def _fill(
         progress.show((number + 1) / len(batches), f"{records.num_answer_tokens:,} tokens")
 
 
-def _divide(records: Sequence[Record], seed: int) -> tuple[list[Record], list[Record]]:
-    """Records to learn from, and those held out of them."""
-    order = np.random.default_rng(seed).permutation(len(records)).tolist()
-    if len(records) <= HELD_OUT_EVERY:
-        raise InputError(f"{len(records)} answers are too few to learn from")
-    num_held_out = len(records) // HELD_OUT_EVERY
-    divided = [records[index] for index in order]
-    return divided[num_held_out:], divided[:num_held_out]
-
-
-def _train(trainer: Trainer, name: str) -> tuple[DraftModel, Progress]:
+def _train(lesson: Lesson, workers: Workers, name: str) -> None:
+    """Train to the end, if that has not been done."""
+    if lesson.saved.progress.is_done:
+        return
     line = ProgressLine(f"training {name}")
-    for progress in trainer.run():
+
+    def show(progress: Progress) -> None:
         per_second = progress.answer_tokens / max(progress.trained_s, 1e-3)
         note = f"step {progress.step:,}, loss {progress.loss:.3f}, {per_second:,.0f} tokens/s"
         line.show(progress.share, note)
-    return trainer.model, trainer.progress
+
+    train(lesson, workers, show)

@@ -86,6 +86,8 @@ class Door:
         self._is_empty = asyncio.Event()
         self._is_empty.set()
         self.is_draining = False
+        self.is_parting = False
+        """Connections end with their answers."""
 
     @property
     def num_inside(self) -> int:
@@ -117,7 +119,11 @@ class Door:
 
     async def drain(self, grace_s: float) -> bool:
         """Let nobody in any more; True if all who are inside have left within `grace_s`."""
-        self.is_draining = True
+        self.is_draining = self.is_parting = True
+        return await self.empty(grace_s)
+
+    async def empty(self, grace_s: float) -> bool:
+        """True as soon as nobody is inside, False after `grace_s`."""
         try:
             async with asyncio.timeout(grace_s):
                 await self._is_empty.wait()
@@ -152,10 +158,10 @@ class Doorkeeper:
             self._door.exit(visit)
 
     def _closing(self, send: Send) -> Send:
-        """While the server drains, a connection ends with its answer."""
+        """Once the server is to end, a connection ends with its answer."""
 
         async def send_closing(message: Message) -> None:
-            if message["type"] == "http.response.start" and self._door.is_draining:
+            if message["type"] == "http.response.start" and self._door.is_parting:
                 MutableHeaders(scope=message)["connection"] = "close"
             await send(message)
 

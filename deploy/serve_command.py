@@ -137,7 +137,7 @@ def _serving(config: Config, signals: Signals) -> Iterator[None]:
     _say("Starting Ray")
     try:
         with signals.held():
-            ray_api.start_cluster(plan_placement(config).num_cpus)
+            ray_api.start_cluster(plan_placement(config).num_cpus * config.llm.replicas.max)
             from deploy import app
         _say(f"Loading {config.model.name}")
         app.start_serving(config)

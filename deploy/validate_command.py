@@ -20,6 +20,10 @@ def run(arguments: argparse.Namespace) -> int:
     model = check_files(config)
     print(f"{arguments.config} is valid: serves {config.model.name}")
     print(plan_placement(config).describe())
+    if config.llm.replicas.max > 1:
+        print(
+            f"so much for each request manager, of which there are up to {config.llm.replicas.max}"
+        )
     if model is not None and config.llm.tensor_parallel > 1 and _has_experts(model):
         print(
             "llm.tensor_parallel splits attention and layers without experts alone: every rank of "

@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import gc
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -39,6 +40,9 @@ from loadtest.setup import (
 from loadtest.target import Target
 from loadtest.verdict import Verdict, judge_results, last_line
 
+LAST_READS_S = 0.05
+"""From the wish to stop until the stop: what has come by then is read, and not cut off."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure; returns the exit status."""
@@ -50,7 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         with Interruption() as interruption:
             work = _measure(experiment, arguments, results, interruption)
             experiment = asyncio.run(work)
-            interruption.listen("writing the report")
             return _conclude(experiment, arguments, results)
     except UsageError as error:
         return _complain(error, 2)
@@ -98,11 +101,14 @@ async def _measure(
         experiment.planner.max_context = _smallest_context(targets)
         lab = Lab(session)
         loop = asyncio.get_running_loop()
-        interruption.listen("stopping", partial(loop.call_soon_threadsafe, lab.stop))
+        interruption.listen(
+            "stopping", partial(loop.call_soon_threadsafe, loop.call_later, LAST_READS_S, lab.stop)
+        )
         # What lives now lives to the end: the collector need not look at it in mid-run.
         gc.collect()
         gc.freeze()
         await perform(experiment, lab, results)
+        interruption.listen("writing the report")  # while there still is a loop to be asked
     return experiment
 
 
@@ -129,11 +135,18 @@ def _conclude(experiment: Experiment, arguments: argparse.Namespace, results: Re
     except OSError as error:
         status = _complain(f"--out {folder}: {error.strerror}: the report goes elsewhere", 1)
         folder = _write_elsewhere(experiment, results, verdict)
-    print(f"{verdict.word}: {'no report' if folder is None else folder / 'report.html'}")
-    for reason in verdict.reasons:
-        print(f"  {reason}")
-    print(json.dumps(last_line(results, verdict), allow_nan=False))
+    where = "no report" if folder is None else folder / "report.html"
+    reasons = (f"  {reason}" for reason in verdict.reasons)
+    last = json.dumps(last_line(results, verdict), allow_nan=False)
+    _tell(f"{verdict.word}: {where}", *reasons, last)
     return status
+
+
+def _tell(*lines: str) -> None:
+    try:
+        print(*lines, sep="\n", flush=True)
+    except BrokenPipeError:  # nobody reads it, and the report is written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _write_elsewhere(experiment: Experiment, results: Results, verdict: Verdict) -> Path | None:

@@ -380,6 +380,7 @@ class Engine:
         self._observer.gauges(
             self._scheduler.num_running,
             self._scheduler.num_waiting,
+            self._scheduler.num_waiting_tokens,
             self._ledger.num_used,
             self._ledger.num_blocks,
         )

@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
 from actors.llm.parallel.grid import Grid
-from actors.llm.parallel.meeting import Meeting
 from actors.llm.rank import RankOptions
+from actors.meeting import Meeting
 from actors.messages import StepReply
 from actors.request_manager.clients import LLMClient
 

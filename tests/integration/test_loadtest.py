@@ -66,7 +66,7 @@ def loadtest(address: str, out: Path, *options: str) -> subprocess.Popen[str]:
 def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Exit status, stdout, stderr; the harness never shows a traceback."""
     out, err = process.communicate(timeout=PATIENCE_S)
-    assert "Traceback" not in out + err
+    assert "Traceback" not in (out or "") + err
     return process.returncode, out, err
 
 
@@ -256,7 +256,7 @@ def test_a_signal_ends_the_run_and_what_there_was_is_reported(tmp_path, number):
     with stub(tmp_path, {"ttft_s": 0.1, "gap_s": 0.1}) as server:
         options = ("--arrivals", "constant", "--rate", "20", "--requests", "2000", *PROMPTS)
         process = loadtest(server.address, tmp_path, *LENIENT, *options)
-        wait_for_answers(server, 2)
+        wait_for_answers(server, 20)  # so that some have surely been read
         process.send_signal(number)
         status, out, _ = finished(process)
     assert status == 1 and out.startswith("INTERRUPTED")
@@ -290,6 +290,16 @@ def test_a_report_that_cannot_be_written_goes_elsewhere(tmp_path):
     assert status == 1 and f"--out {out}" in err
     assert report.exists() and len(rows_of(report.parent)) == 5
     shutil.rmtree(report.parent)
+
+
+def test_a_reader_that_has_gone_away_costs_nothing(tmp_path):
+    with stub(tmp_path, QUICK) as server:
+        process = loadtest(server.address, tmp_path, *LENIENT, "--requests", "3", *FAST)
+        process.stdout.close()
+        process.stdout = None
+        status, _, err = finished(process)
+    assert status == 0 and "Broken" not in err
+    assert (tmp_path / "report.html").exists()
 
 
 def test_a_folder_that_cannot_be_is_named_before_the_run(tmp_path):

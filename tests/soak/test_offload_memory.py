@@ -57,8 +57,8 @@ def options(folder: Path, offload: str, files: Path | None) -> RankOptions:
 def answer_within_limit(parent: Connection, asked: RankOptions) -> None:
     """Send what a rank says that has so much memory; run in a process of its own."""
     from actors.llm.parallel.grid import Grid
-    from actors.llm.parallel.meeting import Meeting
     from actors.llm.parallel.rank_loading import load_rank_of_several
+    from actors.meeting import Meeting
 
     resource.setrlimit(resource.RLIMIT_DATA, (LIMIT_BYTES, LIMIT_BYTES))
     if asked.llm.offload == "none":

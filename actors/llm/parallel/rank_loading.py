@@ -11,11 +11,11 @@ import torch
 from actors.llm.loading import DTYPES
 from actors.llm.offload.opening import open_stream
 from actors.llm.parallel.grid import Grid
-from actors.llm.parallel.meeting import Meeting
 from actors.llm.parallel.stage_loading import load_stage
 from actors.llm.parallel.world import World
 from actors.llm.quantization import Int8
 from actors.llm.rank import Rank, RankOptions, make_rank
+from actors.meeting import Meeting
 
 
 def load_rank_of_several(options: RankOptions, grid: Grid, meeting: Meeting) -> Rank:

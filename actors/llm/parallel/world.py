@@ -1,32 +1,22 @@
 """How the ranks of one LLM reach each other: `deepspeed.comm` over NCCL or gloo.
 
 All ranks take every step in the same order, so each call here meets its counterpart on the other
-ranks. What a rank waits for in vain raises after a time. Sockets are opened on the interface
-of the address at which the ranks meet, and on no other.
-
-DeepSpeed's shared-memory all-reduce is not used: it ignores groups, and spins while it waits on
-cores that the other ranks need.
+ranks. What a rank waits for in vain raises after a time.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
 import time
 from collections import Counter, deque
-from datetime import timedelta
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 
 from actors.errors import PeerUnavailable
 from actors.llm.parallel.grid import Grid
-from actors.llm.parallel.meeting import Meeting
-
-SHARED_MEMORY_OP = "deepspeed_shm_comm"
+from actors.meeting import Meeting
+from actors.process_group import join_group, own_address
 
 Foreign = Any
 """Objects of DeepSpeed and of torch's process groups, which are not typed."""
@@ -73,29 +63,12 @@ class World:
         Raises:
             PeerUnavailable: they did not come in time.
         """
-        _prepare(device, _own_address(meeting))
-        import deepspeed
-        from torch import distributed
+        store = join_group(meeting, grid.rank, grid.num_ranks, timeout_s, device)
+        import deepspeed.comm
 
-        deepspeed.ops.__compatible_ops__[SHARED_MEMORY_OP] = False
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        timeout = timedelta(seconds=timeout_s)
         try:
-            store = distributed.TCPStore(  # type: ignore[attr-defined]  # it is public
-                meeting.host,
-                meeting.port,
-                grid.num_ranks,
-                grid.rank == 0,
-                timeout,
-                wait_for_workers=False,
-                master_listen_fd=meeting.listener,
-            )
-            distributed.init_process_group(
-                backend, store=store, rank=grid.rank, world_size=grid.num_ranks, timeout=timeout
-            )
-            deepspeed.init_distributed(backend, auto_mpi_discovery=False, verbose=False)
             groups = [deepspeed.comm.new_group(ranks) for ranks in grid.stages]
-            num_local = _count_local(store, grid, _own_address(meeting))
+            num_local = _count_local(store, grid, own_address(meeting))
         except RuntimeError as error:
             raise PeerUnavailable(f"{grid} did not meet the other ranks: {error}") from error
         return cls(grid, groups[grid.stage], num_local, device)
@@ -172,29 +145,6 @@ class World:
         values = torch.tensor([value], device=self._device)
         self._comm.all_reduce(values, self._comm.ReduceOp.MIN)
         return int(values)
-
-
-def _prepare(device: torch.device, address: str) -> None:
-    """What DeepSpeed and the backends read from the environment."""
-    os.environ["DS_ACCELERATOR"] = device.type
-    interface = _interface(address)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-
-
-def _own_address(meeting: Meeting) -> str:
-    """This machine's address on the way to where the ranks meet; sends nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((meeting.host, meeting.port))
-        return str(probe.getsockname()[0])
-
-
-def _interface(address: str) -> str:
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(entry.address == address for entry in addresses):
-            return name
-    raise PeerUnavailable(f"no network interface has the address {address}")
 
 
 def _count_local(store: Foreign, grid: Grid, address: str) -> int:

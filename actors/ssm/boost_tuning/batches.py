@@ -83,11 +83,12 @@ def pad(records: Sequence[Record]) -> tuple[Tensor, Tensor]:
 
 
 def targets_of(records: Sequence[Record], cut_index: Tensor, hard_share: float) -> Targets:
-    """Soft targets at the places that `pad` names, in the same order."""
-    return Targets(
-        torch.from_numpy(np.concatenate([record.top_ids for record in records])),
-        torch.from_numpy(np.concatenate([record.top_logprobs for record in records])),
-        torch.from_numpy(np.concatenate([record.place_weights for record in records])),
-        cut_index,
-        hard_share,
+    """Soft targets at the places that `pad` names, in the same order, beside `cut_index`."""
+    ids, logprobs, weights = (
+        torch.from_numpy(np.concatenate(arrays)).to(cut_index.device)
+        for arrays in zip(
+            *((record.top_ids, record.top_logprobs, record.place_weights) for record in records),
+            strict=True,
+        )
     )
+    return Targets(ids, logprobs, weights, cut_index, hard_share)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from actors.ssm.boost_tuning.boosting import Boost
 from actors.ssm.boost_tuning.coverage import Shares
+from actors.ssm.boost_tuning.recipe import Progress, Recipe
 from actors.ssm.boost_tuning.records import Record
-from actors.ssm.boost_tuning.trainer import Progress, Recipe
 
 
 class PoolPlace(NamedTuple):

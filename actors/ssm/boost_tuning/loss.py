@@ -75,10 +75,10 @@ class _SlicedCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         rows, narrow_head = hidden.detach().bfloat16(), head.detach().bfloat16()
         scale = 1.0 / len(rows)
-        head_grad = torch.zeros(head.shape)
-        bias_grad = torch.zeros(bias.shape)
+        head_grad = torch.zeros(head.shape, device=head.device)
+        bias_grad = torch.zeros(bias.shape, device=bias.device)
         hidden_grads: list[Tensor] = []
-        total = torch.zeros(())
+        total = torch.zeros((), device=head.device)
         for first in range(0, len(rows), ROWS_AT_ONCE):
             part = slice(first, first + ROWS_AT_ONCE)
             index, share = targets.index[part], targets.probabilities[part]

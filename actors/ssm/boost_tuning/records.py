@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +193,23 @@ def _read_shard(path: Path) -> list[Record]:
         )
         token, place = token + length, answer.stop
     return records
+
+
+def save_weights(path: Path, records: Sequence[Record]) -> None:
+    """Replace the file with the weights of all places of all records, in order."""
+    scratch = path.with_name(f".{path.name}.tmp")
+    save_file({"weights": np.concatenate([one.place_weights for one in records])}, scratch)
+    scratch.rename(path)
+
+
+def read_weights(path: Path, records: Sequence[Record]) -> list[Record]:
+    """The records, weighted as those that were saved. Raises InputError."""
+    try:
+        weights = load_file(path)["weights"]
+    except (OSError, SafetensorError, KeyError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    ends = np.cumsum([record.answer_len for record in records])
+    if len(weights) != ends[-1]:
+        raise InputError(f"{path}: was made from other records")
+    parts = np.split(weights, ends[:-1])
+    return [replace(one, weights=own) for one, own in zip(records, parts, strict=True)]

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from actors.errors import InputError
 from actors.ssm.boost_tuning.boosting import Boost, boosted, joined, pool_coverage
+from actors.ssm.boost_tuning.checkpoint import Checkpoint
 from actors.ssm.boost_tuning.coverage import coverage, first_hits
-from actors.ssm.boost_tuning.records import Record
-from actors.ssm.boost_tuning.trainer import Recipe, Trainer, word_mass
+from actors.ssm.boost_tuning.recipe import Recipe
+from actors.ssm.boost_tuning.records import Record, read_weights, save_weights
+from actors.ssm.boost_tuning.trainer import Trainer, word_mass
 from actors.ssm.model import DraftModel, DraftShape, LLMMatrices
+from tests.alone import Alone
 
 VOCAB = 60
 
@@ -21,7 +25,8 @@ def trained(
     records: list[Record], matrices: LLMMatrices, folder: Path, steps: int = 60, seed: int = 0
 ) -> DraftModel:
     recipe = Recipe(DraftShape(64, 1, 64), cut_size=VOCAB, steps=steps, step_tokens=100, seed=seed)
-    trainer = Trainer(recipe, matrices, records, folder / f"{seed}-{steps}.safetensors")
+    checkpoint = Checkpoint(folder / f"{seed}-{steps}.safetensors", recipe)
+    trainer = Trainer(recipe, matrices, records, checkpoint, Alone)
     for _ in trainer.run():
         pass
     return trainer.model
@@ -93,3 +98,16 @@ def test_weights_change_what_is_trained_and_nothing_without_them(
     plain, same, other = (torch.cat([p.flatten() for p in m.parameters()]) for m in models)
     assert torch.equal(plain, same)
     assert not torch.equal(plain, other)
+
+
+def test_weights_are_read_as_they_were_saved(records: list[Record], tmp_path: Path) -> None:
+    found = [np.arange(record.answer_len) % 3 == 0 for record in records]
+    weighted = boosted(records, found, Boost.PLACES, 0.25)
+    save_weights(tmp_path / "weights", weighted)
+    for one, other in zip(read_weights(tmp_path / "weights", records), weighted, strict=True):
+        assert (one.place_weights == other.place_weights).all()
+        assert (one.tokens == other.tokens).all()
+    with pytest.raises(InputError, match="other records"):
+        read_weights(tmp_path / "weights", records[1:])
+    with pytest.raises(InputError, match="cannot be read"):
+        read_weights(tmp_path / "none", records)

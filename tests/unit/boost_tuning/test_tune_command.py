@@ -8,11 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from actors.ssm.boost_tuning.lesson import HELD_OUT_EVERY
 from actors.ssm.folder import load_draft
 from cluster import tune_command
 from cluster.cli import main
 from cluster.tune_teacher import Teacher
-from tests.unit.byte_llm import write_llm
+from tests.alone import train_alone
+from tests.byte_llm import write_llm
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune_command, "train", train_alone)
 
 
 @pytest.fixture
@@ -99,6 +106,8 @@ def test_a_pool_is_tuned_one_after_the_other(
         (["--generate-tokens", "0"], "--generate-tokens"),
         (["--seed", "-1"], "--seed"),
         (["--pool", "0"], "--pool"),
+        (["--workers", "0"], "--workers"),
+        (["--checkpoint-s", "-1"], "--checkpoint-s"),
         (["--boost-rest", "2"], "--boost-rest"),
         (["--out", "/dev/null/draft"], "cannot be written to: Not a directory"),
         (["--sampled", "2"], "--sampled"),
@@ -144,7 +153,7 @@ def test_goes_on_from_another_draft_with_its_answers(
         for row in (second / "README.md").read_text().splitlines()
         if row.startswith("| own |")
     ]
-    assert learnt == [160 - 160 // tune_command.HELD_OUT_EVERY]
+    assert learnt == [160 - 160 // HELD_OUT_EVERY]
     model, _ = load_draft(second, llm)
     assert (model.shape.num_layers, len(model.cut_ids)) == (2, 220)
     assert main([*command, *more.split(), "--init", str(second)]) == 2

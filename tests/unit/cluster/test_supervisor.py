@@ -27,7 +27,7 @@ class FakeProcess:
     nodes: list[Node]
 
     def __init__(
-        self, name: str, make: object, group: object, bundle: int, resources: Mapping[str, float]
+        self, name: str, make: object, resources: Mapping[str, float], group: object, bundle: int
     ) -> None:
         self.name, self.make = name, make
         self.bundle, self.resources = bundle, resources

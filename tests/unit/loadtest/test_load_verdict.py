@@ -88,6 +88,15 @@ def test_a_run_without_an_answer_has_failed():
     }
 
 
+@pytest.mark.parametrize(("cached", "told"), [(5, False), (60, True)])
+def test_a_prefix_cache_that_flatters_is_told(cached, told):
+    records = run([Behaviour()])
+    for record in records:
+        record.prompt_tokens, record.cached_tokens = 100, cached
+    verdict = judge_results(results(summary_of(records)), None, require_equal=False)
+    assert any(f"{cached} % of prompt tokens" in reason for reason in verdict.reasons) is told
+
+
 def test_an_invalid_run_that_was_interrupted_says_both():
     late = Vitals([0.1] * 100, 0.1, 1.0)
     summary = replace(summary_of(run([Behaviour()]), vitals=late), stopped=True)

@@ -1,4 +1,4 @@
-"""Where the ranks of an LLM find each other when they start. Sockets only, no torch."""
+"""Where processes that work together find each other when they start. Sockets only, no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Meeting:
-    """An address that all ranks know.
+    """An address that all of them know; each has its rank.
 
     Attributes:
         host, port: rank 0 listens there.
