@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--limit", type=int, default=2, metavar="N", help="prompts of each task of a set"
     )
-    parser.add_argument("--max-tokens", type=int, default=48, metavar="N", help="of an answer")
+    parser.add_argument("--max-tokens", type=int, default=32, metavar="N", help="of an answer")
     parser.add_argument("--max-prompt-tokens", type=int, default=2048, metavar="N")
     parser.add_argument("--nodes", type=int, default=16, metavar="N", help="of a pool's tree")
     parser.add_argument("--rivals", nargs="+", default=[], metavar="SSM", help="as in `ssms`")
