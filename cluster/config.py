@@ -8,16 +8,19 @@ here, so that no key is silently without effect.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    TypeAdapter,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -92,7 +95,8 @@ class ApiConfig(BaseModel):
             its body.
         write_timeout_s: a client that takes nothing of its answer for so long is treated as gone.
         request_timeout_s: an answer that is not complete by then is given up; None for never.
-        drain_timeout_s: how long after SIGTERM answers that have begun may go on.
+        drain_timeout_s: how long answers that have begun may go on after SIGTERM, or after another
+            ingress has taken over.
         page: serve the live page at `/`.
     """
 
@@ -170,6 +174,11 @@ class Config(BaseModel):
         return value
 
     @property
+    def digest(self) -> str:
+        """The same for configurations that say the same."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+    @property
     def ssm_indexes(self) -> tuple[int, ...]:
         """For each draft model's actor the index of its model: all replicas of one, then of the
         next."""
@@ -194,13 +203,34 @@ def load_config(path: Path) -> Config:
     Raises:
         ConfigError: the file cannot be read, is not YAML, or holds mistakes; names all of them.
     """
+    return parse_config(_read(path), str(path))
+
+
+def sound_sections(path: Path) -> Config:
+    """Of a file with mistakes, the sections that have none; the others are as by default.
+
+    Whether sections fit each other is not looked at.
+
+    Raises:
+        ConfigError: the file cannot be read or is not YAML.
+    """
+    content, _ = _parsed(_read(path), str(path))
+    types = get_type_hints(Config, include_extras=True)
+    sound: dict[str, Any] = {}
+    for name in content.keys() & Config.model_fields.keys():
+        with contextlib.suppress(ValidationError):
+            text = json.dumps(content[name], default=str)
+            sound[name] = TypeAdapter(types[name]).validate_json(text, strict=True)
+    return Config().model_copy(update=sound)
+
+
+def _read(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError([f"{path}: {error.strerror}"]) from error
     except UnicodeDecodeError as error:
         raise ConfigError([f"{path}: not UTF-8 text"]) from error
-    return parse_config(text, str(path))
 
 
 def config_of(content: Mapping[str, Any]) -> Config:
@@ -222,6 +252,11 @@ def with_address(config: Config, host: str | None, port: int | None) -> Config:
 
 def parse_config(text: str, source: str = "configuration") -> Config:
     """The configuration in a YAML text; `source` names it in messages. Raises ConfigError."""
+    return _validated(*_parsed(text, source))
+
+
+def _parsed(text: str, source: str) -> tuple[dict[str, Any], list[str]]:
+    """The sections of a YAML text, and what is wrong with their keys."""
     loader = _Loader(text)
     try:
         content = loader.get_single_data()
@@ -233,7 +268,7 @@ def parse_config(text: str, source: str = "configuration") -> Config:
         content = {}
     if not isinstance(content, dict):
         raise ConfigError([f"{source}: expected sections (model, llm, …) at the top level"])
-    return _validated(content, loader.problems)
+    return content, loader.problems
 
 
 def _validated(content: dict[str, Any], problems: Sequence[str]) -> Config:

@@ -126,7 +126,13 @@ async def launch(config: Config) -> Launched:
         spans = StepSpans(tracer) if tracer else None
         pool = _draft_parts(config)
         metrics = Metrics(
-            registry, config.model.name, config.drafter_names, trace, spans, (RANKS, *pool)
+            registry,
+            config.model.name,
+            config.drafter_names,
+            trace,
+            spans,
+            (RANKS, *pool),
+            config.scheduler.max_running_requests,
         )
         more = (group, config.llm.start_timeout_s)
         makers = _rank_makers(config, folder, placement)

@@ -17,6 +17,7 @@ from actors.messages import LLMDescription, StepReply
 from actors.request_manager.depth_counts import DepthCounts
 from actors.request_manager.generation import FinishReason
 from actors.request_manager.ports import StepRecord
+from cluster.load import Load
 from cluster.metric_maker import MetricMaker
 from cluster.step_spans import StepSpans
 from cluster.trace import StepTrace
@@ -68,6 +69,10 @@ class Metrics:
         drafters: names of those that will be asked.
         trace, spans: are told of steps too; None for nobody.
         parts: the actors that there will be.
+        max_running: requests that may run at one time.
+
+    Attributes:
+        load: how loaded the manager is.
     """
 
     def __init__(
@@ -78,11 +83,13 @@ class Metrics:
         trace: StepTrace | None = None,
         spans: StepSpans | None = None,
         parts: Iterable[Part] = (RANKS,),
+        max_running: int = 64,
     ) -> None:
         self._registry = registry
         self._trace = trace
         self._spans = spans
         make = MetricMaker(registry, model_name)
+        self.load = Load(make, max_running)
         self._finished = make.counters(
             "treeserve_requests", "Requests that ended, by reason.", "finish_reason"
         )
@@ -290,6 +297,7 @@ class Metrics:
         self._queried.inc(record.queried_tokens)
         self._reused.inc(record.reused_tokens)
         self._preemptions.inc(record.preemptions)
+        self.load.admitted(record.admitted_tokens)
         for phase, seconds in record.phase_s.items():
             self._phases(phase).observe(seconds)
         self._phases("forward").observe(record.forward_s)
@@ -315,7 +323,15 @@ class Metrics:
         self._part_up(*part.labels).set(is_up)
         self._part_failures(*part.labels).inc(not is_up)
 
-    def gauges(self, running: int, waiting: int, kv_blocks_used: int, kv_blocks_total: int) -> None:
+    def gauges(
+        self,
+        running: int,
+        waiting: int,
+        waiting_tokens: int,
+        kv_blocks_used: int,
+        kv_blocks_total: int,
+    ) -> None:
+        self.load.now(running, waiting_tokens, kv_blocks_used, kv_blocks_total)
         self._running.set(running)
         self._waiting.set(waiting)
         self._kv_used.set(kv_blocks_used)

@@ -1,9 +1,9 @@
 """Spans of the manager's steps: an observer beside the metrics.
 
 A step belongs to many requests, and a trace to one: each request whose trace is kept gets a span of
-the step, with all that was done in it for the whole batch. Spans are made when the step is over,
-out of its record, so that nothing of this stands in a step's way; what drafters were asked
-meanwhile is remembered until then.
+the step. What was done in it for all of them, by drafters, LLM and verification, is told once, in
+the trace of the first; the others' spans of the step link there. Spans are made when the step is
+over, out of its record; what drafters were asked meanwhile is remembered until then.
 
 Assumes that drafters, manager and this read one clock.
 """
@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import takewhile
 from typing import NamedTuple
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Tracer, set_span_in_context
+from opentelemetry.trace import Link, Span, Tracer, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
 from actors.request_manager.ports import Clock, StepRecord, TracedRow
@@ -26,6 +27,11 @@ from cluster.tracing import TRACEPARENT, context_of
 
 MAX_CALLS = 1024
 """Calls of drafters that are remembered: far more than are made while a step lasts."""
+MAX_REQUESTS = 1024
+"""Requests whose place in their traces is remembered."""
+
+_Phases = Mapping[str, tuple[float, float]]
+"""When each phase of a step began and ended."""
 
 
 class DraftCall(NamedTuple):
@@ -67,22 +73,29 @@ class StepSpans:
         """The manager is over with a step."""
         if record.traced:
             self._offset_ns = self._wall_clock_ns() - round(self._clock() * 1e9)
-            for row in record.traced:
-                self._write(record, row)
+            first, *others = record.traced
+            phases = _phases(record)
+            ended_s = max(ended_s for _, ended_s in phases.values())
+            place = _request_of(first.traceparent)
+            about = _of_row(record, first) | _of_step(record)
+            told = self._span("step", place, record.begun_s, ended_s, about)
+            self._inside(record, phases, set_span_in_context(told))
+            links = (Link(told.get_span_context()),)
+            for row in others:
+                place, about = _request_of(row.traceparent), _of_row(record, row)
+                self._span("step", place, record.begun_s, ended_s, about, links)
 
-    def _write(self, record: StepRecord, row: TracedRow) -> None:
-        phases = _phases(record)
-        request = context_of({TRACEPARENT: row.traceparent})
-        ended_s = max(ended_s for _, ended_s in phases.values())
-        step = self._span("step", request, record.begun_s, ended_s, _of_step(record, row))
-        for call in self._calls_of(row.request_id, record.begun_s):
+    def _inside(self, record: StepRecord, phases: _Phases, step: Context) -> None:
+        """The spans below one: what was done for all requests that are traced."""
+        ids = {row.request_id for row in record.traced}
+        for call in self._calls_of(ids, record.begun_s):
             about = {names.DRAFTER: call.drafter, names.DRAFTER_OUTCOME: call.outcome}
             self._span(f"draft {call.drafter}", step, call.begun_s, call.ended_s, about)
-        inside = {names.FORWARD_S: record.forward_s, names.SAMPLE_S: record.sample_s}
-        self._span("llm", step, *phases["step"], inside)
+        parts_s = {names.FORWARD_S: record.forward_s, names.SAMPLE_S: record.sample_s}
+        self._span("llm", step, *phases["step"], parts_s)
         came_of_it = {
-            names.ACCEPTED_TOKENS: row.num_accepted,
-            names.COMMITTED_TOKENS: row.num_committed,
+            names.ACCEPTED_TOKENS: sum(row.num_accepted for row in record.traced),
+            names.COMMITTED_TOKENS: sum(row.num_committed for row in record.traced),
         }
         self._span("verify", step, phases["verify"][0], phases["commit"][1], came_of_it)
 
@@ -93,21 +106,31 @@ class StepSpans:
         begun_s: float,
         ended_s: float,
         attributes: Mapping[str, AttributeValue],
-    ) -> Context:
-        """Make a span that is over already; returns the context of its children."""
+        links: Sequence[Link] = (),
+    ) -> Span:
+        """Make a span that is over already."""
         begun_ns, ended_ns = (self._offset_ns + round(at_s * 1e9) for at_s in (begun_s, ended_s))
-        span = self._tracer.start_span(name, parent, attributes=attributes, start_time=begun_ns)
+        span = self._tracer.start_span(
+            name, parent, attributes=attributes, links=links, start_time=begun_ns
+        )
         span.end(ended_ns)
-        return set_span_in_context(span, parent)
+        return span
 
-    def _calls_of(self, request_id: int, since_s: float) -> Iterator[DraftCall]:
-        """Calls for a request that began since then; the latest end first."""
+    def _calls_of(self, request_ids: Collection[int], since_s: float) -> Iterator[DraftCall]:
+        """Calls for any of the requests that began since then; the latest end first."""
         recent = takewhile(lambda call: call.ended_s >= since_s, reversed(self._calls))
-        return (c for c in recent if c.begun_s >= since_s and request_id in c.request_ids)
+        for call in recent:
+            if call.begun_s >= since_s and any(one in call.request_ids for one in request_ids):
+                yield call
 
 
-def _phases(record: StepRecord) -> dict[str, tuple[float, float]]:
-    """When each phase began and ended."""
+@lru_cache(maxsize=MAX_REQUESTS)
+def _request_of(traceparent: str) -> Context:
+    """Where a request's steps belong: the same in all of them."""
+    return context_of({TRACEPARENT: traceparent})
+
+
+def _phases(record: StepRecord) -> _Phases:
     spans, at = {}, record.begun_s
     for phase, seconds in record.phase_s.items():
         spans[phase] = (at, at + seconds)
@@ -115,12 +138,19 @@ def _phases(record: StepRecord) -> dict[str, tuple[float, float]]:
     return spans
 
 
-def _of_step(record: StepRecord, row: TracedRow) -> dict[str, AttributeValue]:
+def _of_step(record: StepRecord) -> dict[str, AttributeValue]:
+    """What a step did for all of its requests."""
     return {
-        names.STEP_ID: record.step_id,
         names.STEP_GROUP: record.group,
         names.BATCH_REQUESTS: record.num_rows,
         names.BATCH_TOKENS: record.num_tokens,
+    }
+
+
+def _of_row(record: StepRecord, row: TracedRow) -> dict[str, AttributeValue]:
+    """What a step did for one request."""
+    return {
+        names.STEP_ID: record.step_id,
         names.RUN_TOKENS: row.num_tokens,
         names.DRAFT_NODES: row.num_draft_nodes,
         names.ACCEPTED_TOKENS: row.num_accepted,

@@ -259,7 +259,8 @@ class _Service:
         wanted = wanted_by(fields)
         if wanted is None:
             return OutputGrammar()
-        source = await until_disconnect(request.receive, self._check_grammar(*wanted))
+        checking = self._check_grammar(*wanted, request.state.visit.holder)
+        source = await until_disconnect(request.receive, checking)
         return OutputGrammar(source, wanted[0])
 
 

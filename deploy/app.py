@@ -1,11 +1,16 @@
-"""The Ray Serve application: an ingress (HTTP, text) before a request manager (token IDs).
+"""The Ray Serve application: an ingress (HTTP, text) before request managers (token IDs).
 
 Serve is set up for latency. The tokens of a step cross it as one message of one gRPC stream between
 the two deployments, and leave by an HTTP server inside the ingress: Serve's proxies, which would be
 one more process in their way, are not started.
 
-Assumes one ingress: it owns the one port. Serve's own gRPC servers bind to all addresses; Ray's
-token keeps strangers out.
+How many managers there are follows `llm.replicas`. When the application is deployed anew with
+another configuration, Serve replaces them one by one, and their requests go on with those that are
+there, or wait; the next ingress begins to listen beside the old one, which then ends what it has
+begun.
+
+Assumes one ingress, but for that time: it owns the one port. Serve's own gRPC servers bind to all
+addresses; Ray's token keeps strangers out.
 """
 
 from __future__ import annotations
@@ -25,11 +30,13 @@ from typing import Any
 from fastapi import FastAPI
 from ray import serve
 from ray.exceptions import RayError
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 
 from actors.errors import PeerError, PeerUnavailable, TreeServeError, UnavailableError
+from actors.llm.config import ReplicaRange
 from actors.verification import Rule
 from cluster import daemons, ray_api
 from cluster.config import Config, config_of
@@ -48,8 +55,10 @@ from deploy.doorkeeper import Door
 from deploy.grammar_checks import GrammarChecks
 from deploy.http_protocol import ConnectionLimits
 from deploy.http_server import HttpServer
-from deploy.manager_link import ManagerLink, Transport
+from deploy.manager_handle import ManagerHandles, ToOneManager
+from deploy.manager_link import Manager, ManagerLink, Transport
 from deploy.output_spans import TracedEngine
+from deploy.scaling import ManagerScaling
 from deploy.serve_backend import ServeBackend
 from deploy.session import Batch, Engine, Group, Sessions
 from deploy.settings import ApiSettings
@@ -60,10 +69,17 @@ MANY = 1_000_000
 MANY_STARTS = 20
 LAST_WORDS_S = 2.0
 """For the error frames of answers that are cut off."""
+LINGER_S = 5.0
+"""An ingress that has been replaced answers so long what still comes on open connections."""
 WATCH_S = 0.5
+LEAVE_S = 15.0
+"""A manager that is to stop gets so long until the ingresses have left it, at their roll calls."""
 SHUTDOWN_GRACE_S = 5.0
 SERVE_GRACE_S = 3.0
 """What Serve may take on top to take itself down."""
+LOOK_BACK_S = 10.0
+"""The number of managers follows the mean of what they report over so long."""
+REPORT_S = 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -79,9 +95,15 @@ class RequestManager:
         if self._launched.tracer is not None:
             engine = TracedEngine(engine, self._launched.tracer)
         self._sessions = Sessions(engine)
+        name = serve.get_replica_context().replica_id.unique_id
+        self._described = Manager(name, config.digest, self._description())
         keep_what_is_loaded()
 
-    async def describe(self) -> BackendDescription:
+    async def describe(self) -> Manager:
+        """Answers the roll call."""
+        return self._described
+
+    def _description(self) -> BackendDescription:
         description, config = self._launched.description, self._config
         return BackendDescription(
             model_name=config.model.name,
@@ -115,6 +137,10 @@ class RequestManager:
         """Serve replaces a replica whose loop has ended."""
         self._launched.engine.require_running()
 
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What Serve is to tell `ManagerScaling`."""
+        return self._launched.metrics.load.signals()._asdict()
+
     async def metrics_text(self) -> str:
         return self._launched.metrics.text()
 
@@ -137,30 +163,30 @@ class Ingress:
         set_up_logging(config.logs, "ingress", sys.__stderr__)
         folder = await asyncio.to_thread(resolve_model, config.model.path)
         loaded = await asyncio.to_thread(load_tokenizer, folder)
-        foreign = (TreeServeError, RayError, RayServeException)
-        self._link = ManagerLink(
-            Transport(
-                manager.options(stream=True).events.remote,
-                manager.exchange.remote,
-                foreign,
-                map_error,
-            )
+        to = ManagerHandles(manager)
+        transport = Transport(
+            to.roll_call,
+            lambda name, *session: to.stream(name).events.remote(*session),
+            lambda name, *wishes: to.one(name).exchange.remote(*wishes),
+            (TreeServeError, RayError, RayServeException),
+            map_error,
         )
-        await self._link.start(config.llm.start_timeout_s)
+        self._link = ManagerLink(transport, config.digest)
+        description = await self._link.start(config.llm.start_timeout_s)
         api = config.api
-        description = await manager.describe.remote()
         backend = ServeBackend(
             description,
             self._link,
-            manager.metrics_text.remote,
-            manager.targets.remote,
-            foreign,
+            lambda name: to.one(name).metrics_text.remote(),
+            lambda name: to.one(name).targets.remote(),
+            transport.foreign,
             map_error,
             api.request_timeout_s,
             config.llm.start_timeout_s,
         )
         keys = read_keys(Path(api.api_keys_file)) if api.api_keys_file else []
-        max_inside = 2 * description.max_places  # beside those with a place, as many more that ask
+        # Beside those with a place, as many more that ask.
+        max_inside = 2 * description.max_places * config.llm.replicas.max
         self._door = Door(ApiKeys(keys), api.max_requests_per_key, max_inside)
         settings = ApiSettings(max_body_bytes=api.max_body_bytes, page=api.page)
         self._tracing = open_tracing(config.tracing, "ingress")
@@ -180,6 +206,7 @@ class Ingress:
             write_timeout_s=api.write_timeout_s,
         )
         self._server = HttpServer(self._app, api.host, api.port, limits)
+        self._drain_timeout_s = api.drain_timeout_s
         keep_what_is_loaded()
         self._server.start()
 
@@ -193,7 +220,18 @@ class Ingress:
 
     async def drain(self, grace_s: float) -> None:
         """Take no more requests, let those that run end within `grace_s`, and end the others."""
-        if not await self._door.drain(grace_s):
+        await self._end(await self._door.drain(grace_s))
+
+    async def _part(self) -> None:
+        """Another ingress listens: end what is inside, and what comes on connections that are open,
+        which end with their answers."""
+        self._server.stop_listening()
+        self._door.is_parting = True
+        await asyncio.sleep(LINGER_S)
+        await self._end(await self._door.empty(self._drain_timeout_s))
+
+    async def _end(self, is_empty: bool) -> None:
+        if not is_empty:
             logger.warning("%d answers are cut off", self._door.num_inside)
         await self._link.close(UnavailableError("the server is shutting down"))
         await self._door.drain(LAST_WORDS_S)
@@ -203,12 +241,8 @@ class Ingress:
             await self._tracing.close()
 
     async def __del__(self) -> None:
-        if server := getattr(self, "_server", None):
-            await server.stop()
-        if grammars := getattr(self, "_grammars", None):
-            await asyncio.to_thread(grammars.close)
-        if tracing := getattr(self, "_tracing", None):
-            await tracing.close()
+        if hasattr(self, "_drain_timeout_s") and not self._door.is_draining:
+            await self._part()
 
 
 def build_application(config: Config, num_starts: int = 1) -> serve.Application:
@@ -221,7 +255,6 @@ def build_application(config: Config, num_starts: int = 1) -> serve.Application:
     common = {
         "max_ongoing_requests": MANY,
         "max_constructor_retry_count": num_starts,
-        "graceful_shutdown_timeout_s": SHUTDOWN_GRACE_S,
         "graceful_shutdown_wait_loop_s": 0.1,
         # Three checks in a row must fail: a replica that hangs is replaced in half a minute.
         "health_check_period_s": 2.0,
@@ -234,10 +267,38 @@ def build_application(config: Config, num_starts: int = 1) -> serve.Application:
         ray_actor_options={"num_cpus": placement.manager.resources["CPU"]},
         placement_group_bundles=placement.bundles,
         placement_group_strategy=placement.strategy,
+        graceful_shutdown_timeout_s=LEAVE_S,
+        request_router_config=RequestRouterConfig(request_router_class=ToOneManager),
+        **_number(config.llm.replicas),
         **common,
     )
-    ingress = serve.deployment(Ingress, name="Ingress", ray_actor_options={"num_cpus": 0}, **common)
+    ingress = serve.deployment(
+        Ingress,
+        name="Ingress",
+        ray_actor_options={"num_cpus": 0},
+        graceful_shutdown_timeout_s=LINGER_S + config.api.drain_timeout_s + 2 * SHUTDOWN_GRACE_S,
+        max_surge_percent=100,
+        **common,
+    )
     return ingress.bind(config, manager.bind(config))
+
+
+def _number(replicas: ReplicaRange) -> dict[str, Any]:
+    """What Serve is told of the number of managers."""
+    if replicas.is_fixed:
+        return {"num_replicas": replicas.max}
+    policy = {"wait_s": replicas.wait_s, "occupancy": replicas.occupancy}
+    return {
+        "autoscaling_config": AutoscalingConfig(
+            min_replicas=replicas.min,
+            max_replicas=replicas.max,
+            policy=AutoscalingPolicy(policy_function=ManagerScaling, policy_kwargs=policy),
+            upscale_delay_s=replicas.up_delay_s,
+            downscale_delay_s=replicas.down_delay_s,
+            look_back_period_s=LOOK_BACK_S,
+            metrics_interval_s=REPORT_S,
+        )
+    }
 
 
 def application(arguments: dict[str, Any]) -> serve.Application:

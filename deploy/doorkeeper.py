@@ -25,14 +25,18 @@ STRANGER_BODY_S = 2.0
 
 
 class Visit:
-    """One request on its way through the server."""
+    """One request on its way through the server.
+
+    Attributes:
+        holder: the number of its key.
+    """
 
     def __init__(
         self, places: Counter[int], holder: int, max_places: int | None, pace: Pace
     ) -> None:
         self._places = places
         self._pace = pace
-        self._holder = holder
+        self.holder = holder
         self._max_places = max_places
         self._num_taken = 0
 
@@ -42,22 +46,22 @@ class Visit:
         Raises:
             OverloadedError: with them the key would have more than its share.
         """
-        held = self._places[self._holder]
+        held = self._places[self.holder]
         if self._max_places is not None and held + num_places > self._max_places:
             raise OverloadedError(
                 f"{held} outputs of this API key are being generated or wait; "
                 f"it may have {self._max_places} at one time",
                 self._pace.wait_s(held + num_places - self._max_places),
             )
-        self._places[self._holder] += num_places
+        self._places[self.holder] += num_places
         self._num_taken += num_places
 
     def leave(self) -> None:
         """Give the places back."""
         self._pace.note(self._num_taken)
-        self._places[self._holder] -= self._num_taken
-        if not self._places[self._holder]:
-            del self._places[self._holder]
+        self._places[self.holder] -= self._num_taken
+        if not self._places[self.holder]:
+            del self._places[self.holder]
 
 
 class Door:
@@ -82,6 +86,8 @@ class Door:
         self._is_empty = asyncio.Event()
         self._is_empty.set()
         self.is_draining = False
+        self.is_parting = False
+        """Connections end with their answers."""
 
     @property
     def num_inside(self) -> int:
@@ -113,7 +119,11 @@ class Door:
 
     async def drain(self, grace_s: float) -> bool:
         """Let nobody in any more; True if all who are inside have left within `grace_s`."""
-        self.is_draining = True
+        self.is_draining = self.is_parting = True
+        return await self.empty(grace_s)
+
+    async def empty(self, grace_s: float) -> bool:
+        """True as soon as nobody is inside, False after `grace_s`."""
         try:
             async with asyncio.timeout(grace_s):
                 await self._is_empty.wait()
@@ -148,10 +158,10 @@ class Doorkeeper:
             self._door.exit(visit)
 
     def _closing(self, send: Send) -> Send:
-        """While the server drains, a connection ends with its answer."""
+        """Once the server is to end, a connection ends with its answer."""
 
         async def send_closing(message: Message) -> None:
-            if message["type"] == "http.response.start" and self._door.is_draining:
+            if message["type"] == "http.response.start" and self._door.is_parting:
                 MutableHeaders(scope=message)["connection"] = "close"
             await send(message)
 

@@ -1,8 +1,9 @@
 """Checks grammars in processes apart, which one that takes too much brings down alone.
 
 There are few, and few wait for them, so that hostile grammars hold up each other and whoever else
-asks for one, but no plain request. For one that has ended another is started. What brings a process
-down is tried once more in a fresh one: what others left behind in it may have been at fault.
+asks for one, but no plain request; `deploy.grammar_turns` says whose is next. For a process that
+has ended another is started. What brings one down is tried once more in a fresh one: what others
+left behind in it may have been at fault.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 from actors.errors import InputError, OverloadedError, UnavailableError
 from actors.grammar import TOO_MUCH_WORK
+from deploy.grammar_turns import Turns
 from deploy.structured_output import Wanted, source_of
 
 logger = logging.getLogger(__name__)
@@ -36,11 +38,12 @@ ANSWER_S = 60.0
 TOO_MUCH = frozenset({-signal.SIGXCPU, -signal.SIGABRT, -signal.SIGSEGV})
 """How a process ends that takes too much time, memory or stack."""
 
-GrammarCheck = Callable[[str, Wanted], Coroutine[Any, Any, str]]
-"""From a field's name and what it wants to the source of a grammar; raises InputError."""
+GrammarCheck = Callable[[str, Wanted, int], Coroutine[Any, Any, str]]
+"""From a field's name, what it wants, and the number of who asks to the source of a grammar; raises
+InputError."""
 
 
-async def check_here(param: str, wanted: Wanted) -> str:
+async def check_here(param: str, wanted: Wanted, _asker: int) -> str:
     """Without a process apart, on a thread: for whoever trusts who asks."""
     return await asyncio.to_thread(source_of, param, wanted)
 
@@ -97,13 +100,14 @@ class GrammarChecks:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(NUM_PROCESSES, "grammars")
+        self._turns = Turns(NUM_PROCESSES)
         self._num_inside = 0
         self._lock = threading.Lock()
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
         self._is_closed = False
 
-    async def __call__(self, param: str, wanted: Wanted) -> str:
+    async def __call__(self, param: str, wanted: Wanted, asker: int) -> str:
         """The source of a checked grammar.
 
         Raises:
@@ -115,10 +119,28 @@ class GrammarChecks:
             raise OverloadedError("too many grammars wait to be checked", RETRY_AFTER_S)
         self._num_inside += 1
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, self._check, param, wanted)
+            return await self._in_turn(param, wanted, asker)
         finally:
             self._num_inside -= 1
+
+    async def _in_turn(self, param: str, wanted: Wanted, asker: int) -> str:
+        line = json.dumps({"param": param, "wanted": wanted}).encode() + b"\n"
+        await self._turns.take(asker, len(line))
+
+        def done(work: asyncio.Future[str]) -> None:
+            self._turns.give_back(asker)
+            if not work.cancelled():
+                work.exception()  # whoever asked may have gone
+
+        try:
+            work = asyncio.get_running_loop().run_in_executor(
+                self._threads, self._check, param, line
+            )
+        except RuntimeError as error:  # closed meanwhile
+            self._turns.give_back(asker)
+            raise UnavailableError("the server is shutting down") from error
+        work.add_done_callback(done)
+        return await asyncio.shield(work)  # the place is free when the process is
 
     def close(self) -> None:
         """End the processes at once; what they were asked fails."""
@@ -130,8 +152,7 @@ class GrammarChecks:
         for process in self._idle:
             process.wait()
 
-    def _check(self, param: str, wanted: Wanted) -> str:
-        line = json.dumps({"param": param, "wanted": wanted}).encode() + b"\n"
+    def _check(self, param: str, line: bytes) -> str:
         for _ in range(NUM_TRIES):
             process = self._take()
             is_fresh = process.num_answers == 0

@@ -16,8 +16,11 @@ KEEP_ALIVE_S = 65
 STOP_GRACE_S = 5
 
 
-def bound_socket(host: str, port: int) -> socket.socket:
+def bound_socket(host: str, port: int, shared: bool = False) -> socket.socket:
     """A socket bound to an address, ready to listen.
+
+    Args:
+        shared: others of this user that ask for the same may listen there too.
 
     Raises:
         UnavailableError: it cannot be had; says why.
@@ -25,6 +28,8 @@ def bound_socket(host: str, port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     # Else connections that ended a moment ago would hold up a restart for a minute.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind((host, port))
     except OSError as error:
@@ -39,12 +44,12 @@ class HttpServer:
 
     Args:
         app: the ASGI application.
-        host, port: where to listen.
+        host, port: where to listen, beside a server that this one is to replace.
         limits: of every connection.
     """
 
     def __init__(self, app: Any, host: str, port: int, limits: ConnectionLimits) -> None:  # noqa: ANN401
-        self._socket = bound_socket(host, port)
+        self._socket = bound_socket(host, port, shared=True)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -67,6 +72,11 @@ class HttpServer:
         """Raise UnavailableError if the server has ended."""
         if self._task is None or self._task.done():
             raise UnavailableError("the HTTP server has ended")
+
+    def stop_listening(self) -> None:
+        """Take no more connections; what comes on those that are open is answered."""
+        for listening in self._server.servers:
+            listening.close()
 
     async def stop(self) -> None:
         """Take no more connections, and return when those that are open have ended."""

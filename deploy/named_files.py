@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from actors.errors import ConfigError, ModelError, UnavailableError
-from cluster.config import Config
+from cluster.config import Config, load_config, sound_sections
 from cluster.kv_memory import check_kv_memory
 from cluster.model_sizes import check_split
 from cluster.models import find_model, resolve_draft_model
@@ -19,6 +19,22 @@ from cluster.tokenizer import load_vocabulary
 from deploy.api_keys import read_keys
 
 Result = TypeVar("Result")
+
+
+def load_with_files(path: Path) -> Config:
+    """Read a configuration; what is wrong with it is told with what is wrong with its files.
+
+    Files that are named beside a mistake of the same section are not looked at.
+
+    Raises:
+        ConfigError: with every mistake of the configuration, and then those of files.
+    """
+    try:
+        return load_config(path)
+    except ConfigError as error:
+        found = _Findings()
+        _look_at_each(sound_sections(path), found, None)
+        raise ConfigError([*error.problems, *found.problems]) from error
 
 
 def check_files(config: Config, folder: Path | None = None) -> Path | None:
@@ -30,32 +46,46 @@ def check_files(config: Config, folder: Path | None = None) -> Path | None:
     Raises:
         ConfigError: with every problem.
     """
-    problems: list[str] = []
+    found = _Findings()
+    model = _look_at_each(config, found, folder)
+    if model is not None:
+        found.tried("llm", check_split, config, model)
+        found.tried("scheduler.kv_memory_bytes", check_kv_memory, config, model)
+        if config.llm.quantization != "none":
+            found.tried("llm.quantization", _check_quantizable, config, model)
+    if found.problems:
+        raise ConfigError(found.problems)
+    return model
 
-    def tried(field: str, check: Callable[..., Result], *arguments: object) -> Result | None:
+
+class _Findings:
+    """What is wrong."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def tried(self, field: str, check: Callable[..., Result], *arguments: object) -> Result | None:
+        """What a check returns; None if it finds something."""
         try:
             return check(*arguments)
         except ConfigError as error:
-            problems.extend(error.problems)
+            self.problems.extend(error.problems)
         except (ModelError, UnavailableError) as error:
-            problems.append(f"{field}: {error}")
+            self.problems.append(f"{field}: {error}")
         return None
 
-    model = folder or tried("model.path", find_model, config.model.path)
+
+def _look_at_each(config: Config, found: _Findings, folder: Path | None) -> Path | None:
+    """The files, each by itself; returns the folder of the model, if it is here."""
+    model = folder or found.tried("model.path", find_model, config.model.path)
     if model is not None:
-        tried("model.path", load_vocabulary, model)
-        tried("llm", check_split, config, model)
-        tried("scheduler.kv_memory_bytes", check_kv_memory, config, model)
-        if config.llm.quantization != "none":
-            tried("llm.quantization", _check_quantizable, config, model)
+        found.tried("model.path", load_vocabulary, model)
     for index, ssm in enumerate(config.ssms):
-        tried(f"ssms.{index}.path", resolve_draft_model, ssm.path)
+        found.tried(f"ssms.{index}.path", resolve_draft_model, ssm.path)
     if (keys := config.api.api_keys_file) is not None:
-        tried("api.api_keys_file", read_keys, Path(keys))
+        found.tried("api.api_keys_file", read_keys, Path(keys))
     if config.grpc.tls is not None:
-        tried("grpc.tls", config.grpc.tls.check)
-    if problems:
-        raise ConfigError(problems)
+        found.tried("grpc.tls", config.grpc.tls.check)
     return model
 
 

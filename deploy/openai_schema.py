@@ -26,7 +26,7 @@ from deploy.strict import Strict, described, within
 from deploy.structured_output import StructuredFields
 
 MAX_CHOICES_PER_PROMPT = 128
-TOKEN_ID_PATTERN = "^[0-9]{1,10}$"
+TOKEN_ID_PATTERN = "^(0|[1-9][0-9]{0,9})$"
 """Of a token id as a name."""
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]

@@ -104,6 +104,7 @@ def _narrow(schemas: dict[str, Any], served: BackendDescription, max_choices: in
     """Put in what depends on the model that is served, and on how it is."""
     tokens = {"integer": {"maximum": served.max_context_tokens - 1}}  # a prompt has one at least
     token_ids = {"integer": {"minimum": 0, "maximum": served.vocab_size - 1}}
+    token_names = {"object": {"propertyNames": {"pattern": _numbers_to(served.vocab_size - 1)}}}
     choices = {"integer": {"maximum": min(max_choices, MAX_CHOICES_PER_PROMPT)}}
     nodes = {"integer": {"minimum": served.tree_nodes.least, "maximum": served.tree_nodes.most}}
     common: dict[str, _Limits] = {
@@ -111,6 +112,7 @@ def _narrow(schemas: dict[str, Any], served: BackendDescription, max_choices: in
         "n": choices,
         "best_of": choices,
         "stop_token_ids": token_ids,
+        "logit_bias": token_names,
         "max_tokens": tokens,
         "min_tokens": tokens,
     }
@@ -131,6 +133,20 @@ def _narrow(schemas: dict[str, Any], served: BackendDescription, max_choices: in
     for part in _parts(schemas["CompletionRequest"]["properties"]["prompt"]):
         if part.get("type") == "array" and part["items"]["type"] != "integer":
             part["maxItems"] = max_choices
+
+
+def _numbers_to(most: int) -> str:
+    """A pattern of the decimal numbers from 0 to `most`, without leading zeros."""
+    digits = str(most)
+    ways = [digits]
+    for place, digit in enumerate(digits):  # equal up to here, less in this place
+        least = 0 if place or len(digits) == 1 else 1
+        if int(digit) > least:
+            rest = len(digits) - place - 1
+            ways.append(f"{digits[:place]}[{least}-{int(digit) - 1}][0-9]{{{rest}}}")
+    if len(digits) > 1:
+        ways += ["0", f"[1-9][0-9]{{0,{len(digits) - 2}}}"]
+    return f"^({'|'.join(ways)})$"
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -1,8 +1,9 @@
-"""The ingress's backend: a request manager at the other end of a link, over its death.
+"""The ingress's backend: request managers at the other end of a link, over their deaths.
 
-The manager's process may die, or be replaced, under a running request. What was delivered is known
-here, so the request is submitted again with it: sampling goes by seed and position, and the text
-goes on as it would have. How often, and how long a new manager is waited for, is bounded.
+A manager's process may die, or be replaced, under a running request. What was delivered is known
+here, so the request is submitted again with it, to whichever manager there is: sampling goes by
+seed and position, and the text goes on as it would have. How often, and how long a new manager is
+waited for, is bounded.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from actors.errors import ExpiredError, PeerUnavailable, TreeServeError
+from actors.errors import ExpiredError, PeerUnavailable, TreeServeError, UnavailableError
 from actors.request_manager.generation import GenerationEvent, GenerationRequest
 from actors.request_manager.outbox import News, Outbox
+from cluster.metric_texts import merged
 from cluster.metrics_server import Target
 from deploy.backend import BackendDescription
-from deploy.manager_link import ManagerLink
+from deploy.manager_link import ManagerLeaves, ManagerLink
 
 Answer = TypeVar("Answer")
 
@@ -27,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 MAX_SUBMISSIONS = 3
 """A request that gets no token in this many submissions is given up: it may be what kills."""
+
+ASK_TIMEOUT_S = 10.0
 
 ALL = ""
 """No request's id: news under it are of all requests of a group."""
@@ -36,22 +40,24 @@ class ServeBackend:
     """Implements `backend.Backend`.
 
     Args:
-        description: what the manager serves.
-        link: the way to it.
-        metrics, targets: ask the manager for its metrics, and for the addresses of all.
+        description: what the managers serve.
+        link: the way to them.
+        metrics, targets: ask a manager, by its id, for its metrics, and for the addresses of all of
+            its processes.
         foreign: the exceptions of the transport.
         map_error: one of ours for one of them.
         request_timeout_s: outputs that are not complete by then are given up; None for never.
-        restart_timeout_s: how long requests that run wait for a new manager; those that come while
-            there is none are refused at once.
+        restart_timeout_s: how long requests that run wait for a new manager, and those that come
+            while the only one is being replaced; those that come after it has died are refused at
+            once.
     """
 
     def __init__(
         self,
         description: BackendDescription,
         link: ManagerLink,
-        metrics: Callable[[], Awaitable[str]],
-        targets: Callable[[], Awaitable[Sequence[Target]]],
+        metrics: Callable[[str], Awaitable[str]],
+        targets: Callable[[str], Awaitable[Sequence[Target]]],
         foreign: tuple[type[Exception], ...],
         map_error: Callable[[Exception], TreeServeError],
         request_timeout_s: float | None,
@@ -89,8 +95,10 @@ class ServeBackend:
         """Events with their places; keeps account in `left` of what is still to be generated."""
         num_lost = 0
         while left:
-            session = await self._link.session(self._restart_timeout_s if num_lost else 0.0)
             asked = [progress.remaining() for progress in left.values()]
+            is_replaced = self._link.is_being_replaced and not asked[0].internal
+            may_wait = num_lost > 0 or is_replaced
+            session = await self._link.session(self._restart_timeout_s if may_wait else 0.0)
             try:
                 await session.submit(asked, outbox)
                 while left:
@@ -105,7 +113,7 @@ class ServeBackend:
                         if news.error is not None and (request_id in left or request_id == ALL):
                             raise news.error
             except PeerUnavailable as error:
-                num_lost += 1
+                num_lost += not isinstance(error, ManagerLeaves)
                 if num_lost == MAX_SUBMISSIONS or asked[0].internal:
                     raise
                 logger.warning("submitting a request again: %s", error)
@@ -123,15 +131,21 @@ class ServeBackend:
         return loop.call_later(self._request_timeout_s, outbox.put, ALL, News(error=late))
 
     async def metrics_text(self) -> str:
-        return await self._ask(self._metrics)
+        return merged(await self._ask(self._metrics))
 
     async def targets(self) -> Sequence[Target]:
-        return await self._ask(self._targets)
+        answers = await self._ask(self._targets)
+        return [target for targets in answers.values() for target in targets]
 
-    async def _ask(self, question: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _ask(self, question: Callable[[str], Awaitable[Answer]]) -> dict[str, Answer]:
+        """The answers of all managers, by their ids."""
         await self._link.session(0.0)  # else Serve would wait for the next manager
+        ids = sorted(manager.id for manager in self._link.managers)
         try:
-            return await question()
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                return dict(zip(ids, await asyncio.gather(*map(question, ids)), strict=True))
+        except TimeoutError:
+            raise UnavailableError("a request manager does not answer") from None
         except self._foreign as error:
             raise self._map_error(error) from error
 

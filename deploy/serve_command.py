@@ -27,14 +27,14 @@ from types import FrameType
 
 from actors.errors import PeerError
 from cluster import daemons, ray_api
-from cluster.config import Config, load_config, with_address
+from cluster.config import Config, with_address
 from cluster.models import resolve_model
 from cluster.placement import plan_placement
 from cluster.tokenizer import has_chat_template
 from deploy.api_keys import read_keys
 from deploy.environment import prepare_environment
 from deploy.http_server import bound_socket
-from deploy.named_files import check_files
+from deploy.named_files import check_files, load_with_files
 from deploy.part_watch import PartWatch, read_metrics
 
 PROBE_TIMEOUT_S = 120.0
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         TreeServeError: the server cannot be started.
         SystemExit: it cannot go on; why has been said.
     """
-    config = with_address(load_config(arguments.config), arguments.host, arguments.port)
+    config = with_address(load_with_files(arguments.config), arguments.host, arguments.port)
     # What cannot work is told of now rather than in a minute.
     found = check_files(config)
     bound_socket(config.api.host, config.api.port).close()
@@ -137,7 +137,7 @@ def _serving(config: Config, signals: Signals) -> Iterator[None]:
     _say("Starting Ray")
     try:
         with signals.held():
-            ray_api.start_cluster(plan_placement(config).num_cpus)
+            ray_api.start_cluster(plan_placement(config).num_cpus * config.llm.replicas.max)
             from deploy import app
         _say(f"Loading {config.model.name}")
         app.start_serving(config)

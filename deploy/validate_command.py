@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cluster.config import load_config
 from cluster.model_sizes import read_sizes
 from cluster.placement import plan_placement
-from deploy.named_files import check_files
+from deploy.named_files import check_files, load_with_files
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -17,10 +16,14 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigError: with every mistake.
     """
-    config = load_config(arguments.config)
+    config = load_with_files(arguments.config)
     model = check_files(config)
     print(f"{arguments.config} is valid: serves {config.model.name}")
     print(plan_placement(config).describe())
+    if config.llm.replicas.max > 1:
+        print(
+            f"so much for each request manager, of which there are up to {config.llm.replicas.max}"
+        )
     if model is not None and config.llm.tensor_parallel > 1 and _has_experts(model):
         print(
             "llm.tensor_parallel splits attention and layers without experts alone: every rank of "

@@ -2,7 +2,16 @@
 
 import sys
 
-from loadtest.cli import main
+
+def _run() -> int:
+    try:
+        from loadtest.cli import main  # takes long enough to be interrupted in
+
+        return main()
+    except KeyboardInterrupt:
+        print("loadtest: interrupted before the first request", file=sys.stderr)
+        return 1
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_run())

@@ -12,6 +12,11 @@ from typing import Any
 
 from loadtest.records import RequestRecord
 
+LLM_STEPS, SPEC_STEPS = "num_llm_steps", "num_spec_steps"
+DRAFTED, ACCEPTED = "num_draft_tokens", "num_accepted_draft_tokens"
+COUNTS = (LLM_STEPS, SPEC_STEPS, DRAFTED, ACCEPTED)
+HISTOGRAM = "acceptance_histogram"
+
 
 @dataclass(frozen=True)
 class Acceptance:
@@ -51,6 +56,22 @@ class Acceptance:
         return {**asdict(self), "rate": self.rate, "mean_length": self.mean_length}
 
 
+def account_of(event: dict[str, Any]) -> dict[str, Any]:
+    """What an event of the stream tells of speculation; empty if nothing that could be summed.
+
+    The account is no part of the API: one of another shape is none, and no failure.
+    """
+    metrics = event.get("metrics")
+    told = metrics.get("speculative_decoding") if isinstance(metrics, dict) else None
+    if not isinstance(told, dict):
+        return {}
+    histogram = told.get(HISTOGRAM) or []
+    counts = [told.get(name) or 0 for name in COUNTS]
+    if not isinstance(histogram, list):
+        return {}
+    return told if all(isinstance(count, int) for count in counts + histogram) else {}
+
+
 def acceptance(records: Sequence[RequestRecord]) -> Acceptance | None:
     """None if no answer told of speculation."""
     telling = [record for record in records if record.speculation]
@@ -58,18 +79,18 @@ def acceptance(records: Sequence[RequestRecord]) -> Acceptance | None:
         return None
 
     def total(name: str) -> int:
-        return sum(int(record.speculation.get(name) or 0) for record in telling)
+        return sum(record.speculation.get(name) or 0 for record in telling)
 
-    steps = total("num_llm_steps")
+    steps = total(LLM_STEPS)
     tokens = sum(max(0, (record.completion_tokens or 0) - 1) for record in telling)
     return Acceptance(
         len(telling),
         steps,
         tokens / steps if steps else None,
-        total("num_spec_steps"),
-        total("num_draft_tokens"),
-        total("num_accepted_draft_tokens"),
-        _by_depth([record.speculation.get("acceptance_histogram") or [] for record in telling]),
+        total(SPEC_STEPS),
+        total(DRAFTED),
+        total(ACCEPTED),
+        _by_depth([record.speculation.get(HISTOGRAM) or [] for record in telling]),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from loadtest.acceptance import account_of
 from loadtest.records import Chunk, Outcome, RequestRecord
 
 DONE = b"[DONE]"
@@ -18,7 +19,7 @@ class StreamFailure(Exception):
     def __init__(self, outcome: Outcome, detail: str) -> None:
         super().__init__(detail)
         self.outcome = outcome
-        self.detail = detail[:DETAIL_CHARACTERS]
+        self.detail = one_line(detail)
 
 
 class AnswerReader:
@@ -48,7 +49,7 @@ class AnswerReader:
             if event.get("error"):
                 raise StreamFailure(Outcome.ERROR_EVENT, error_message(event))
             self._take_event(event, at_s)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             detail = f"{type(error).__name__} in an event of {len(data)} bytes"
             raise StreamFailure(Outcome.BAD_STREAM, detail) from error
 
@@ -67,12 +68,11 @@ class AnswerReader:
         record = self._record
         usage = event.get("usage")
         if usage:
-            record.prompt_tokens = usage.get("prompt_tokens")
-            record.completion_tokens = usage.get("completion_tokens")
-            details = usage.get("prompt_tokens_details") or {}
-            record.cached_tokens = details.get("cached_tokens")
-        if metrics := event.get("metrics"):
-            record.speculation = metrics.get("speculative_decoding") or {}
+            record.prompt_tokens = _count(usage, "prompt_tokens")
+            record.completion_tokens = _count(usage, "completion_tokens")
+            record.cached_tokens = _count(usage.get("prompt_tokens_details") or {}, "cached_tokens")
+        if account := account_of(event):
+            record.speculation = account
         for choice in event["choices"]:
             self._take_choice(choice, usage, at_s)
 
@@ -80,24 +80,42 @@ class AnswerReader:
         self, choice: dict[str, Any], usage: dict[str, Any] | None, at_s: float
     ) -> None:
         record = self._record
-        text = choice["text"] if "text" in choice else _delta_text(choice["delta"])
+        text = (choice["text"] or "") if "text" in choice else _delta_text(choice["delta"])
         token_ids = choice.get("token_ids")
-        record.finish_reason = choice.get("finish_reason") or record.finish_reason
+        if not isinstance(text, str) or not isinstance(token_ids, list | None):
+            raise TypeError("text and token ids")
+        if reason := choice.get("finish_reason"):
+            record.finish_reason = str(reason)
         if not text and not token_ids:
             return
         if token_ids:
             record.token_ids.extend(token_ids)
-        used = usage.get("completion_tokens") if usage else None
+        used = record.completion_tokens if usage else None
         num_ids = None if token_ids is None else len(token_ids)
         record.chunks.append(Chunk(at_s, text, num_ids, used))
-        self.num_seen += num_ids or 1
+        self.num_seen = max(self.num_seen + (num_ids or 1), used or 0)
 
 
 def error_message(body: Any) -> str:  # noqa: ANN401 - whatever the server sent
     """The message of an error body, in the shapes that servers use."""
     error = body.get("error", body) if isinstance(body, dict) else body
     message = error.get("message", error) if isinstance(error, dict) else error
-    return str(message)[:DETAIL_CHARACTERS]
+    return one_line(str(message))
+
+
+def one_line(text: str) -> str:
+    """What a stranger said, fit for a terminal and a file: short, printable, no line ends."""
+    short = " ".join(text[: 4 * DETAIL_CHARACTERS].split())[:DETAIL_CHARACTERS]
+    return "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in short
+    )
+
+
+def _count(usage: dict[str, Any], name: str) -> int | None:
+    value = usage.get(name)
+    if value is not None and not (isinstance(value, int) and value >= 0):
+        raise TypeError(f"{name} is no count")
+    return value
 
 
 def _delta_text(delta: dict[str, Any]) -> str:

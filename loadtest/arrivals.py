@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadtest.errors import UsageError
+from loadtest.numerals import MOST
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,11 @@ def check_arrivals(spec: ArrivalSpec) -> None:
         raise UsageError("give --duration-s or --requests")
     if spec.process == "ramp" and spec.duration_s is None:
         raise UsageError("--arrivals ramp needs --duration-s")
+    wanted = float("inf") if spec.num_requests is None else spec.num_requests
+    if spec.duration_s is not None:
+        wanted = min(wanted, max(spec.rate, spec.start_rate) * spec.duration_s)
+    if wanted > MOST:
+        raise UsageError(f"rate and duration make {wanted:.3g} requests; at most {MOST:,}")
 
 
 def schedule(spec: ArrivalSpec, rng: np.random.Generator) -> list[float]:

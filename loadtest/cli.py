@@ -1,7 +1,8 @@
 """`python -m loadtest`: from the arguments to the report, and the exit status.
 
 0 a valid run within its SLO, 1 anything else that was measured or could not be, 2 wrong use. The
-first Ctrl-C (or SIGTERM) ends the run and reports what there was; the second ends the harness.
+first Ctrl-C (or SIGTERM) ends the run and reports what there was; the second ends the harness, also
+while it writes its report. Before the first request one is enough.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ import argparse
 import asyncio
 import gc
 import json
-import signal
+import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from loadtest.client import http_session
 from loadtest.errors import LoadtestError, UsageError
 from loadtest.experiment import Experiment, Results, perform
+from loadtest.interruption import Interruption
 from loadtest.lab import Lab
 from loadtest.options import CLOSED, parser
 from loadtest.probe import probe
@@ -33,26 +38,27 @@ from loadtest.setup import (
     make_targets,
 )
 from loadtest.target import Target
-from loadtest.verdict import judge_results, last_line
+from loadtest.verdict import Verdict, judge_results, last_line
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
+LAST_READS_S = 0.05
+"""From the wish to stop until the stop: what has come by then is read, and not cut off."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure; returns the exit status."""
-    arguments = parser().parse_args(argv)
     try:
+        arguments = parser().parse_args(argv)
         experiment = make_experiment(arguments)
-        arguments.out.mkdir(parents=True, exist_ok=True)
+        _prepare(arguments.out)
         results = Results()
-        experiment = asyncio.run(_measure(experiment, arguments, results))
-        return _conclude(experiment, arguments, results)
+        with Interruption() as interruption:
+            work = _measure(experiment, arguments, results, interruption)
+            experiment = asyncio.run(work)
+            return _conclude(experiment, arguments, results)
     except UsageError as error:
         return _complain(error, 2)
-    except (LoadtestError, OSError) as error:
+    except LoadtestError as error:
         return _complain(error, 1)
-    except KeyboardInterrupt:
-        return _complain("interrupted before the first request", 1)
 
 
 def make_experiment(arguments: argparse.Namespace) -> Experiment:
@@ -82,7 +88,10 @@ def make_experiment(arguments: argparse.Namespace) -> Experiment:
 
 
 async def _measure(
-    experiment: Experiment, arguments: argparse.Namespace, results: Results
+    experiment: Experiment,
+    arguments: argparse.Namespace,
+    results: Results,
+    interruption: Interruption,
 ) -> Experiment:
     """Probe the servers, then perform; returns the experiment with what the probes found."""
     limits = make_limits(arguments)
@@ -92,19 +101,14 @@ async def _measure(
         experiment.planner.max_context = _smallest_context(targets)
         lab = Lab(session)
         loop = asyncio.get_running_loop()
-
-        def interrupt() -> None:
-            print("\nloadtest: stopping; Ctrl-C again to leave at once", file=sys.stderr)
-            for number in STOPPING:
-                loop.remove_signal_handler(number)
-            lab.stop()
-
-        for number in STOPPING:
-            loop.add_signal_handler(number, interrupt)
+        interruption.listen(
+            "stopping", partial(loop.call_soon_threadsafe, loop.call_later, LAST_READS_S, lab.stop)
+        )
         # What lives now lives to the end: the collector need not look at it in mid-run.
         gc.collect()
         gc.freeze()
         await perform(experiment, lab, results)
+        interruption.listen("writing the report")  # while there still is a loop to be asked
     return experiment
 
 
@@ -113,14 +117,47 @@ def _smallest_context(targets: Sequence[Target]) -> int | None:
     return min(told, default=None)
 
 
+def _prepare(folder: Path) -> None:
+    """Find out now, not after the run, that nothing can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(f"--out {folder}: {error.strerror}") from error
+
+
 def _conclude(experiment: Experiment, arguments: argparse.Namespace, results: Results) -> int:
     verdict = judge_results(results, experiment.judging.slo, require_equal=arguments.require_equal)
-    write_report(arguments.out, experiment, results, verdict)
-    print(f"{verdict.word}: {arguments.out / 'report.html'}")
-    for reason in verdict.reasons:
-        print(f"  {reason}")
-    print(json.dumps(last_line(results, verdict), allow_nan=False))
-    return 0 if verdict.good else 1
+    folder, status = arguments.out, 0 if verdict.good else 1
+    try:
+        write_report(folder, experiment, results, verdict)
+    except OSError as error:
+        status = _complain(f"--out {folder}: {error.strerror}: the report goes elsewhere", 1)
+        folder = _write_elsewhere(experiment, results, verdict)
+    where = "no report" if folder is None else folder / "report.html"
+    reasons = (f"  {reason}" for reason in verdict.reasons)
+    last = json.dumps(last_line(results, verdict), allow_nan=False)
+    _tell(f"{verdict.word}: {where}", *reasons, last)
+    return status
+
+
+def _tell(*lines: str) -> None:
+    try:
+        print(*lines, sep="\n", flush=True)
+    except BrokenPipeError:  # nobody reads it, and the report is written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write_elsewhere(experiment: Experiment, results: Results, verdict: Verdict) -> Path | None:
+    """Where the report now is; a run is not lost for a disk that has filled up meanwhile."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="loadtest-report-"))
+        write_report(folder, experiment, results, verdict)
+    except OSError as error:
+        _complain(error, 1)
+        return None
+    return folder
 
 
 def _complain(error: object, status: int) -> int:

@@ -9,9 +9,9 @@ not taken for a failure.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,12 @@ from loadtest.answers import AnswerReader, StreamFailure, error_message
 from loadtest.failures import FOREIGN, describe, outcome_of, outcome_of_status
 from loadtest.plan import Message, PlannedRequest
 from loadtest.records import Outcome, RequestRecord
-from loadtest.sse import EventSplitter
+from loadtest.sse import EventSplitter, EventTooLongError
 from loadtest.target import INDEX_HEADER, Target
 
 KEEP_ALIVE_S = 3.0
+TAIL_S = 1.0
+"""How long a stream that has said `[DONE]` may take to close; only its connection is lost then."""
 EVENT_STREAM = "text/event-stream"
 
 
@@ -37,7 +39,7 @@ class Limits:
     connect_s: float = 10.0
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def http_session(limits: Limits, *, verify_tls: bool) -> AsyncIterator[aiohttp.ClientSession]:
     """A session without a limit of connections: no request waits for another's."""
     connector = aiohttp.TCPConnector(
@@ -46,7 +48,10 @@ async def http_session(limits: Limits, *, verify_tls: bool) -> AsyncIterator[aio
     timeout = aiohttp.ClientTimeout(
         total=None, sock_connect=limits.connect_s, sock_read=limits.silence_s
     )
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+    # Without cookies: a balancer's would tie every request to the first one's machine.
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
+    ) as session:
         yield session
 
 
@@ -72,7 +77,8 @@ class Client:
         except StreamFailure as failure:
             record.outcome, record.detail = failure.outcome, failure.detail
         except FOREIGN as error:
-            record.outcome, record.detail = outcome_of(error), describe(error)
+            if record.outcome is not Outcome.OK:  # else the answer was whole already
+                record.outcome, record.detail = outcome_of(error), describe(error)
         finally:
             if record.end_s is None:
                 record.end_s = clock()
@@ -81,35 +87,54 @@ class Client:
         self, body: bytes, headers: dict[str, str], hang_up: int | None, record: RequestRecord
     ) -> None:
         clock = asyncio.get_running_loop().time
-        async with self._session.post(self._target.url, data=body, headers=headers) as response:
+        async with self._session.post(
+            self._target.url, data=body, headers=headers, allow_redirects=False
+        ) as response:
             record.headers_s = clock()
             record.status = response.status
             await _require_stream(response)
             reader, splitter = AnswerReader(record), EventSplitter()
             async for received in response.content.iter_any():
                 at_s = clock()
-                for data in splitter.feed(received):
-                    reader.take(data, at_s)
-                if reader.done and record.end_s is None:
+                try:
+                    for data in splitter.feed(received):
+                        reader.take(data, at_s)
+                except EventTooLongError as error:
+                    raise StreamFailure(Outcome.BAD_STREAM, str(error)) from error
+                if reader.done:
                     record.end_s = at_s
-                if hang_up is not None and reader.num_seen >= hang_up and not reader.done:
+                    break
+                if hang_up is not None and reader.num_seen >= hang_up:
                     record.outcome = Outcome.CANCELLED
                     response.close()
                     return
             reader.close()
             record.outcome = Outcome.OK
+            await _read_tail(response)
+
+
+async def _read_tail(response: aiohttp.ClientResponse) -> None:
+    """The end of the body after `[DONE]`, so that the connection can be used again."""
+    with contextlib.suppress(*FOREIGN):
+        async with asyncio.timeout(TAIL_S):
+            async for _ in response.content.iter_any():
+                pass
 
 
 async def _require_stream(response: aiohttp.ClientResponse) -> None:
+    if 300 <= response.status < 400:
+        where = response.headers.get("Location", "nowhere")
+        raise StreamFailure(Outcome.NOT_A_STREAM, f"redirected to {where}; give that address")
     if response.status != 200:
-        detail = error_message(_json_or_text(await response.read()))
+        detail = error_message(json_or_text(await response.read()))
         raise StreamFailure(outcome_of_status(response.status), detail)
     if response.content_type != EVENT_STREAM:
         raise StreamFailure(Outcome.NOT_A_STREAM, f"content type {response.content_type}")
 
 
-def _json_or_text(body: bytes) -> Any:  # noqa: ANN401 - whatever the server sent
+def json_or_text(body: bytes) -> Any:  # noqa: ANN401 - whatever the server sent
+    """A body as JSON, or else as text."""
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return body.decode(errors="replace")

@@ -60,6 +60,9 @@ class Driver:
             task.cancel()
 
     async def _run(self, issuing: Coroutine[Any, Any, None]) -> None:
+        if self.stopped:  # before it began
+            issuing.close()
+            return
         self._issuing = asyncio.create_task(issuing)
         await asyncio.wait([self._issuing])
         while self._tasks:

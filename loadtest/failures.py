@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import aiohttp
 
+from loadtest.answers import one_line
 from loadtest.records import Outcome
 
 # The first class that fits; more special ones stand before those they derive from.
@@ -41,7 +42,9 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def outcome_of_status(status: int) -> Outcome:
-    """The class of a refusal by HTTP status."""
+    """The class of a status other than 200."""
+    if status < 400:
+        return Outcome.NOT_A_STREAM
     if status == 429:
         return Outcome.HTTP_429
     return Outcome.HTTP_5XX if status >= 500 else Outcome.HTTP_4XX
@@ -49,5 +52,5 @@ def outcome_of_status(status: int) -> Outcome:
 
 def describe(error: BaseException) -> str:
     """One line on it."""
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    said = one_line(str(error))
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

@@ -16,6 +16,8 @@ from loadtest.errors import UsageError
 
 Message = dict[str, str]
 
+SCHEDULE_VERSION = 1
+
 
 @dataclass(frozen=True)
 class PlannedRequest:
@@ -69,9 +71,15 @@ class Plan:
 
 
 def save_plan(plan: Plan, path: Path) -> None:
-    """One session a line, after a line with the notes."""
-    lines = [{"notes": plan.notes}, *(asdict(session) for session in plan.sessions)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    """One session a line, after a line with the notes and the number of sessions."""
+    head = {
+        "schedule_version": SCHEDULE_VERSION,
+        "num_sessions": len(plan.sessions),
+        "notes": plan.notes,
+    }
+    with path.open("w") as file:
+        for line in (head, *(asdict(session) for session in plan.sessions)):
+            file.write(json.dumps(line) + "\n")
 
 
 def load_plan(path: Path) -> Plan:
@@ -81,14 +89,27 @@ def load_plan(path: Path) -> Plan:
         UsageError: if the file is no saved plan.
     """
     try:
-        head, *lines = [json.loads(line) for line in path.read_text().splitlines()]
-        sessions = [
-            Session(line["at_s"], tuple(_request(row) for row in line["requests"]))
-            for line in lines
-        ]
-        return Plan(tuple(sessions), (*head["notes"], f"replayed from {path.name}"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path}: not a saved schedule: {error!r}") from error
+        head, *lines = [json.loads(line) for line in path.read_text().splitlines()] or [{}]
+        _check_head(head, len(lines))
+        sessions = tuple(_session(line) for line in lines)
+        _check_times([session.at_s for session in sessions])
+        return Plan(sessions, (*head["notes"], f"replayed from {path.name}"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"--replay {path}: not a saved schedule: {error}") from error
+
+
+def _check_head(head: dict[str, Any], num_sessions: int) -> None:
+    version = head.get("schedule_version")
+    if version != SCHEDULE_VERSION:
+        raise ValueError(f"its version is {version}, not {SCHEDULE_VERSION}")
+    if not num_sessions or head["num_sessions"] != num_sessions:
+        raise ValueError(f"{num_sessions} of {head['num_sessions']} sessions are there")
+
+
+def _check_times(times: Sequence[float | None]) -> None:
+    known = [at_s for at_s in times if at_s is not None]
+    if len(known) not in (0, len(times)) or known != sorted(known) or min(known, default=0) < 0:
+        raise ValueError("its times do not rise from 0")
 
 
 def blocks(sessions: Sequence[Session], num_blocks: int) -> Iterable[tuple[Session, ...]]:
@@ -103,5 +124,10 @@ def blocks(sessions: Sequence[Session], num_blocks: int) -> Iterable[tuple[Sessi
         )
 
 
+def _session(line: dict[str, Any]) -> Session:
+    return Session(line["at_s"], tuple(_request(row) for row in line["requests"]))
+
+
 def _request(row: dict[str, Any]) -> PlannedRequest:
-    return PlannedRequest(**{**row, "messages": tuple(row["messages"])})
+    messages = tuple({str(key): str(text) for key, text in one.items()} for one in row["messages"])
+    return PlannedRequest(**{**row, "messages": messages, "params": dict(row["params"])})

@@ -1,7 +1,8 @@
 """Before the run: is the server there, what does it serve, and how can its tokens be counted?
 
 A few tiny requests, one for each way to have token counts told, best first. A server that refuses
-a field with status 4xx, or takes it without effect, is asked the next way.
+a field with status 4xx, or takes it without effect, is asked the next way. One that tells more than
+it was asked for is believed.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from typing import Any
 
 import aiohttp
 
-from loadtest.answers import error_message
-from loadtest.client import Client, Limits
+from loadtest.answers import error_message, one_line
+from loadtest.client import Client, Limits, json_or_text
 from loadtest.errors import TargetError
 from loadtest.failures import FOREIGN, describe, outcome_of
 from loadtest.plan import PlannedRequest
 from loadtest.records import OUTCOME_MEANINGS, Outcome, RequestRecord
-from loadtest.target import Target
+from loadtest.target import CHAT, COMPLETIONS, Target
 from loadtest.tokens import CountSource, count_tokens
 
 WAYS: tuple[tuple[CountSource, dict[str, Any]], ...] = (
@@ -48,12 +49,23 @@ async def probe(session: aiohttp.ClientSession, target: Target, limits: Limits) 
         tried = replace(described, counting=fields)
         record = _new_record()
         await Client(session, tried, limits).send(PROBE, (), record)
-        if record.outcome is Outcome.OK and count_tokens(record).source is hoped:
+        if record.outcome is Outcome.OK and _is_as_good(count_tokens(record).source, hoped):
             return tried
         if record.outcome is not Outcome.OK and record.outcome is not Outcome.HTTP_4XX:
             break
     meaning = OUTCOME_MEANINGS[record.outcome]
-    raise TargetError(f"{target.url}: no answer to a first request: {meaning} ({record.detail})")
+    hint = ""
+    if record.status in (404, 405):
+        other = COMPLETIONS if target.endpoint == CHAT else CHAT
+        hint = f"; is it --endpoint {other}?"
+    raise TargetError(
+        f"{target.url}: no answer to a first request: {meaning} ({record.detail}){hint}"
+    )
+
+
+def _is_as_good(found: CountSource, hoped: CountSource) -> bool:
+    ranks = list(CountSource)
+    return ranks.index(found) <= ranks.index(hoped)
 
 
 async def _describe(session: aiohttp.ClientSession, target: Target, limits: Limits) -> Target:
@@ -61,16 +73,22 @@ async def _describe(session: aiohttp.ClientSession, target: Target, limits: Limi
     try:
         async with (
             asyncio.timeout(limits.connect_s + limits.silence_s),
-            session.get(url, headers=target.headers) as response,
+            session.get(url, headers=target.headers, allow_redirects=False) as response,
         ):
-            body = await response.json(content_type=None)
-            if response.status != 200:
-                raise TargetError(f"{url}: status {response.status}: {error_message(body)}")
+            body = json_or_text(await response.read())
     except FOREIGN as error:
         meaning = OUTCOME_MEANINGS[outcome_of(error)]
         raise TargetError(f"{url}: {meaning} ({describe(error)})") from error
-    except ValueError as error:
-        raise TargetError(f"{url}: the answer is not JSON") from error
+    if response.status in (404, 405) and target.model:
+        return target  # it serves no list; the first request will show whether it serves the model
+    if 300 <= response.status < 400:
+        where = one_line(response.headers.get("Location", "nowhere"))
+        raise TargetError(f"{url}: redirected to {where}; give that address")
+    if response.status != 200:
+        hint = "; with --model NAME it is not needed" if response.status in (404, 405) else ""
+        raise TargetError(f"{url}: status {response.status}: {error_message(body)}{hint}")
+    if isinstance(body, str):
+        raise TargetError(f"{url}: the answer is not JSON")
     return _filled(target, body, url)
 
 
@@ -81,7 +99,8 @@ def _filled(target: Target, body: Any, url: str) -> Target:  # noqa: ANN401 - wh
     by_name = {str(model.get("id")): model for model in models}
     name = target.model or next(iter(by_name), "")
     if name not in by_name:
-        raise TargetError(f"{url}: no model {name!r}; there are: {', '.join(by_name) or 'none'}")
+        there = one_line(", ".join(by_name)) or "none"
+        raise TargetError(f"{url}: no model {name!r}; there are: {there}")
     context = by_name[name].get("max_model_len")
     return replace(target, model=name, max_context=context if isinstance(context, int) else None)
 

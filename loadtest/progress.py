@@ -47,7 +47,8 @@ def _line(driver: Driver, title: str, num_planned: int) -> str:
 
 
 def _show(line: str, out: TextIO, *, last: bool) -> None:
-    if out.isatty():
-        print(f"\r\x1b[K{line}", end="\n" if last else "", file=out, flush=True)
-    else:
-        print(line, file=out, flush=True)
+    with contextlib.suppress(OSError):  # nobody reads it any more; the run goes on
+        if out.isatty():
+            print(f"\r\x1b[K{line}", end="\n" if last else "", file=out, flush=True)
+        else:
+            print(line, file=out, flush=True)

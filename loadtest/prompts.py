@@ -2,7 +2,8 @@
 
 A row is a prompt if it has `turns` (a list of user turns), `messages` (a chat, up to its last user
 message), or one text under `prompt`, `question` or `text`. Optionally `task`, `params` (fields of
-the body for this request alone) and `max_tokens`. Other rows are left out, and counted.
+the body for this request alone) and `max_tokens`. Other rows, and messages that are not text, are
+left out, and counted. A line that is no JSON is an error: half a file is no workload.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def read_prompts(paths: Sequence[Path]) -> PromptSet:
 
 def user(text: str) -> Message:
     """A user's message."""
-    return {"role": "user", "content": text}
+    return {"role": "user", "content": _whole(text)}
 
 
 def _files(path: Path) -> list[Path]:
@@ -72,9 +73,19 @@ def _files(path: Path) -> list[Path]:
 
 def _rows(file: Path) -> list[Any]:
     try:
-        return [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
+        text = file.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        raise UsageError(f"--workload {file}: not JSON lines: {error}") from error
+        raise UsageError(f"--workload {file}: {error}") from error
+    # Only "\n" ends a line: JSON may hold other separators of lines as they are.
+    lines = enumerate(text.split("\n"), 1)
+    return [_row(file, number, line) for number, line in lines if line.strip()]
+
+
+def _row(file: Path, number: int, line: str) -> Any:  # noqa: ANN401 - whatever a line held
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--workload {file}, line {number}: not JSON: {error}") from error
 
 
 def _prompt(row: Any) -> Prompt | None:  # noqa: ANN401 - whatever a line held
@@ -91,17 +102,33 @@ def _prompt(row: Any) -> Prompt | None:  # noqa: ANN401 - whatever a line held
 
 def _turns(row: dict[str, Any]) -> tuple[Turn, ...]:
     if isinstance(row.get("turns"), list):
-        texts = [text for text in row["turns"] if isinstance(text, str) and text]
+        texts = [text for text in row["turns"] if _is_text(text)]
         return tuple((user(text),) for text in texts)
     if isinstance(row.get("messages"), list):
         messages = [_message(entry) for entry in row["messages"]]
-        while messages and messages[-1]["role"] != "user":
-            messages.pop()
-        return (tuple(messages),) if messages else ()
-    texts = [row[name] for name in TEXT_FIELDS if isinstance(row.get(name), str) and row[name]]
+        whole = [message for message in messages if message is not None]
+        if len(whole) < len(messages):
+            return ()
+        while whole and whole[-1]["role"] != "user":
+            whole.pop()
+        return (tuple(whole),) if whole else ()
+    texts = [row[name] for name in TEXT_FIELDS if _is_text(row.get(name))]
     return ((user(texts[0]),),) if texts else ()
 
 
-def _message(entry: Any) -> Message:  # noqa: ANN401 - whatever a line held
-    fields = entry if isinstance(entry, dict) else {}
-    return {"role": str(fields.get("role", "")), "content": str(fields.get("content") or "")}
+def _message(entry: Any) -> Message | None:  # noqa: ANN401 - whatever a line held
+    if not isinstance(entry, dict) or not _is_text(entry.get("role")):
+        return None
+    content = entry.get("content")
+    if content is not None and not isinstance(content, str):
+        return None
+    return {"role": entry["role"], "content": _whole(content or "")}
+
+
+def _is_text(value: Any) -> bool:  # noqa: ANN401 - whatever a line held
+    return isinstance(value, str) and bool(value)
+
+
+def _whole(text: str) -> str:
+    """Without halves of surrogate pairs, which JSON can write and no tokenizer takes."""
+    return text.encode(errors="replace").decode()

@@ -49,7 +49,7 @@ OUTCOME_MEANINGS: dict[Outcome, str] = {
     Outcome.HTTP_429: "refused: too many requests",
     Outcome.HTTP_4XX: "refused: another status 400 to 499",
     Outcome.HTTP_5XX: "status 500 or above",
-    Outcome.NOT_A_STREAM: "status 200, but no event stream",
+    Outcome.NOT_A_STREAM: "an answer, but no event stream, or not even HTTP",
     Outcome.BAD_STREAM: "an event that is not JSON, or not of the API's shape",
     Outcome.ERROR_EVENT: "an error reported inside the stream",
     Outcome.TRUNCATED: "the stream closed in good order, but without a finish reason",

@@ -17,6 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from loadtest.failures import FOREIGN
 
 SCRAPE_TIMEOUT_S = 5.0
+MOST_PAGES = 240
+"""Kept of one stretch: with more, every other one is dropped and the pause doubles, so that a long
+run's pages fit the memory.
+"""
 
 
 @dataclass
@@ -85,6 +89,9 @@ async def _keep_scraping(
     while True:
         await asyncio.sleep(every_s)
         await _scrape(session, url, headers, scrapes)
+        if len(scrapes.pages) > MOST_PAGES:
+            del scrapes.pages[1:-1:2]
+            every_s *= 2
 
 
 async def _scrape(
@@ -121,10 +128,19 @@ def _series(text: str) -> tuple[dict[str, float], dict[str, float]]:
     counters: dict[str, float] = {}
     gauges: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
-        chosen = gauges if family.type == "gauge" else counters
         for sample in family.samples:
             if sample.name.endswith("_created"):
                 continue
+            chosen = counters if _only_grows(family.type, sample.name) else gauges
             labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
             chosen[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
     return counters, gauges
+
+
+def _only_grows(kind: str, name: str) -> bool:
+    """Whether a sample counts. A summary's quantiles and what has no type may fall, but for what is
+    named as a counter: OpenMetrics declares it without its `_total`.
+    """
+    if kind == "summary":
+        return name.endswith(("_sum", "_count"))
+    return kind in ("counter", "histogram") or (kind == "unknown" and name.endswith("_total"))

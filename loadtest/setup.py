@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from argparse import ArgumentTypeError
+from pathlib import Path
 from typing import Any
 
 from loadtest.arrivals import ArrivalSpec
@@ -11,6 +13,7 @@ from loadtest.client import Limits
 from loadtest.errors import UsageError
 from loadtest.experiment import SearchBounds
 from loadtest.lab import RunSettings
+from loadtest.numerals import above_zero
 from loadtest.options import CLOSED, TRACE
 from loadtest.plan import load_plan
 from loadtest.planning import Planner
@@ -23,14 +26,15 @@ from loadtest.traces import read_trace
 from loadtest.validity import ValidityLimits
 from loadtest.workload import LengthRange, WorkloadSpec
 
+MIN_TOLERANCE = 0.001
+"""Of a search; each measurement's own noise is far larger."""
+
 
 def make_limits(arguments: argparse.Namespace) -> Limits:
     return Limits(arguments.timeout_s, arguments.silence_s, arguments.connect_s)
 
 
 def make_settings(arguments: argparse.Namespace) -> RunSettings:
-    if arguments.concurrency < 1 or (arguments.max_open is not None and arguments.max_open < 1):
-        raise UsageError("--concurrency and --max-open begin at 1")
     return RunSettings(
         make_limits(arguments),
         arguments.concurrency,
@@ -44,14 +48,13 @@ def make_targets(arguments: argparse.Namespace) -> list[Target]:
     """One arm, or two if there is anything to compare."""
     names = [name.strip() for name in arguments.names.split(",")]
     two = arguments.against or arguments.arm_a or arguments.arm_b
+    if arguments.require_equal and (not two or arguments.search):
+        raise UsageError("--require-equal needs two arms at one load, as by --against or --arm-b")
     if two and (len(names) != 2 or names[0] == names[1] or not all(names)):
         raise UsageError("--names: two different names, as in on,off")
     api_key = None
     if arguments.api_key_file:
-        try:
-            api_key = arguments.api_key_file.read_text().strip()
-        except OSError as error:
-            raise UsageError(f"--api-key-file: {error}") from error
+        api_key = _api_key(arguments.api_key_file)
 
     def target(name: str, url: str, overrides: str | None) -> Target:
         fields = _object("--arm-a or --arm-b", overrides or "{}")
@@ -63,6 +66,16 @@ def make_targets(arguments: argparse.Namespace) -> list[Target]:
         target(names[0], arguments.url, arguments.arm_a),
         target(names[1], arguments.against or arguments.url, arguments.arm_b),
     ]
+
+
+def _api_key(path: Path) -> str:
+    try:
+        key = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--api-key-file: {error}") from error
+    if not key.isprintable() or not key.isascii() or " " in key or not key:
+        raise UsageError(f"--api-key-file {path}: not one key of printable characters")
+    return key
 
 
 def make_ruler(arguments: argparse.Namespace) -> ExactRuler | None:
@@ -110,7 +123,12 @@ def make_planner(arguments: argparse.Namespace, ruler: ExactRuler | None) -> Pla
 
 def make_loads(arguments: argparse.Namespace) -> list[float | None]:
     if arguments.sweep:
-        return list(_numbers("--sweep", arguments.sweep))
+        loads = _numbers("--sweep", arguments.sweep)
+        if arguments.replay or arguments.search:
+            raise UsageError("--sweep goes with neither --replay nor --search")
+        if arguments.arrivals == CLOSED and any(load != int(load) for load in loads):
+            raise UsageError(f"--sweep {arguments.sweep}: users come in whole numbers")
+        return list(loads)
     if arguments.replay or (arguments.trace and arguments.rate is None):
         return [None]
     return [arguments.concurrency if arguments.arrivals == CLOSED else arguments.rate]
@@ -120,8 +138,10 @@ def make_search(arguments: argparse.Namespace) -> SearchBounds | None:
     if not arguments.search:
         return None
     numbers = _numbers("--search", arguments.search)
-    if len(numbers) != 2 or numbers[0] >= numbers[1] or not arguments.tolerance > 0:
-        raise UsageError("--search LOW,HIGH: two rising rates; --tolerance above 0")
+    if len(numbers) != 2 or numbers[0] >= numbers[1]:
+        raise UsageError("--search LOW,HIGH: two rising rates")
+    if arguments.tolerance < MIN_TOLERANCE:
+        raise UsageError(f"--tolerance: at least {MIN_TOLERANCE}")
     if arguments.arrivals == CLOSED or arguments.replay:
         raise UsageError("--search needs an open loop")
     return SearchBounds(numbers[0], numbers[1], arguments.tolerance)
@@ -134,8 +154,6 @@ def _workload(arguments: argparse.Namespace) -> tuple[WorkloadSpec, tuple[str, .
         found = read_prompts(arguments.workload)
         prompts = found.prompts
         notes = (f"{len(prompts)} distinct prompts, {found.num_left_out} rows left out",)
-    if not 0 <= arguments.cancel_share <= 1:
-        raise UsageError("--cancel-share: between 0 and 1")
     lengths = LengthRange.parse(arguments.prompt_tokens) if arguments.prompt_tokens else None
     if lengths is None and arguments.trace and not prompts:
         lengths = LengthRange(1, 1)  # the trace says the length of each
@@ -148,18 +166,21 @@ def _workload(arguments: argparse.Namespace) -> tuple[WorkloadSpec, tuple[str, .
         lengths,
         arguments.families,
         arguments.prefix_tokens,
-        max(1, arguments.turns),
+        arguments.turns,
         arguments.think_s,
         arguments.cancel_share,
         params,
         dict(_choices(text) for text in arguments.vary),
         not arguments.allow_repeats,
     )
+    spec.check()
     return spec, notes
 
 
 def _choices(text: str) -> tuple[str, list[Any]]:
     name, _, values = text.partition("=")
+    if not name:
+        raise UsageError(f"--vary {text}: no field, as in temperature=[0,0.7]")
     try:
         choices = json.loads(values)
     except ValueError as error:
@@ -181,9 +202,6 @@ def _object(option: str, text: str) -> dict[str, Any]:
 
 def _numbers(option: str, text: str) -> list[float]:
     try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f"{option} {text}: numbers with commas between") from None
-    if not all(number > 0 for number in numbers):
-        raise UsageError(f"{option} {text}: all above 0")
-    return numbers
+        return [above_zero(part) for part in text.split(",")]
+    except ArgumentTypeError as error:
+        raise UsageError(f"{option} {text}: numbers with commas between: {error}") from None

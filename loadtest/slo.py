@@ -6,10 +6,12 @@ on, or that the end of the run cut off, is neither good nor bad and is left out.
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadtest.errors import UsageError
+from loadtest.numerals import above_zero
 from loadtest.timings import Timing
 
 MEASURES: dict[str, tuple[str, Callable[[Timing], float | None]]] = {
@@ -46,11 +48,9 @@ class Slo:
             if name.strip() not in MEASURES:
                 raise UsageError(f"--slo {part}: not one of {', '.join(MEASURES)}")
             try:
-                limits[name.strip()] = float(value)
-            except ValueError:
-                raise UsageError(f"--slo {part}: not a number of seconds") from None
-            if not limits[name.strip()] > 0:
-                raise UsageError(f"--slo {part}: must be above 0")
+                limits[name.strip()] = above_zero(value)
+            except ArgumentTypeError as error:
+                raise UsageError(f"--slo {part}: seconds: {error}") from None
         if not 0 < share <= 1:
             raise UsageError("--slo-share: above 0, at most 1")
         return cls(limits, share)

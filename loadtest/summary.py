@@ -60,6 +60,7 @@ class Summary:
         good_share: of the requests that ended by themselves; None without an SLO.
         sources: answers by where their token counts come from.
         num_differing: answers whose counted tokens are not what the server's usage says.
+        measured, outside: requests due within the window, and the others.
     """
 
     arm: str
@@ -86,6 +87,7 @@ class Summary:
     validity: Validity
     stopped: bool
     measured: list[Measured] = field(repr=False)
+    outside: list[Measured] = field(repr=False)
 
     @property
     def num_failed(self) -> int:
@@ -131,12 +133,12 @@ def summarize(measurement: Measurement, judging: Judging, rng: np.random.Generat
         [_measured(record, judging) for record in stretch.records]
         for stretch in measurement.stretches
     ]
-    measured = [
-        one
-        for (start_s, end_s), ones in zip(windows, everything, strict=True)
-        for one in ones
-        if start_s <= one.record.scheduled_s <= end_s
-    ]
+    measured: list[Measured] = []
+    outside: list[Measured] = []
+    for (start_s, end_s), ones in zip(windows, everything, strict=True):
+        for one in ones:
+            is_in = start_s <= one.record.scheduled_s <= end_s
+            (measured if is_in else outside).append(one)
     window_s = sum(end_s - start_s for start_s, end_s in windows)
     per_s = 1 / window_s if window_s > 0 else 0.0
     outcomes = Counter(str(one.record.outcome) for one in measured)
@@ -174,6 +176,7 @@ def summarize(measurement: Measurement, judging: Judging, rng: np.random.Generat
         ),
         stopped=measurement.stopped,
         measured=measured,
+        outside=outside,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadtest.tokenizer import TextRuler, cut
+from loadtest.tokenizer import CHARACTERS_PER_TOKEN, TextRuler, cut
 
 _WORDS = """
 time year people way day man thing woman life child world school state family student
@@ -45,10 +45,10 @@ class Filler:
     def text(self, key: tuple[int, ...], num_tokens: int) -> str:
         """About `num_tokens` tokens (exactly, but for the ruler's own edges), by its key."""
         rng = np.random.default_rng([self._seed, *key])
-        text = ""
-        while len(self._ruler.ends(text)) < num_tokens:
-            text += (" " if text else "") + self._more(rng, num_tokens)
-        return cut(self._ruler, text, num_tokens)
+        parts: list[str] = []
+        while (missing := num_tokens - len(self._ruler.ends(" ".join(parts)))) > 0:
+            parts += self._more(rng, missing)
+        return cut(self._ruler, " ".join(parts), num_tokens)
 
     def fit(self, text: str, key: tuple[int, ...], num_tokens: int) -> str:
         """A text cut or lengthened to `num_tokens`."""
@@ -57,7 +57,15 @@ class Filler:
             return cut(self._ruler, text, num_tokens)
         return cut(self._ruler, f"{text}\n\n{self.text(key, missing)}", num_tokens)
 
-    def _more(self, rng: np.random.Generator, num_tokens: int) -> str:
-        if self._passages:
-            return self._passages[int(rng.integers(len(self._passages)))]
-        return " ".join(WORDS[place] for place in rng.integers(len(WORDS), size=num_tokens))
+    def _more(self, rng: np.random.Generator, missing: int) -> list[str]:
+        """Words, or as many passages as should do: the whole is measured after each handful, not
+        after each of them.
+        """
+        if not self._passages:
+            return [WORDS[place] for place in rng.integers(len(WORDS), size=missing)]
+        chosen: list[str] = []
+        num_characters = 0
+        while num_characters < missing * CHARACTERS_PER_TOKEN:
+            chosen.append(self._passages[int(rng.integers(len(self._passages)))])
+            num_characters += len(chosen[-1]) + 1
+        return chosen

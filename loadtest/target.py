@@ -75,9 +75,19 @@ def base_url(text: str) -> str:
         UsageError: if it is no HTTP address.
     """
     address = text if "://" in text else f"http://{text}"
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{text}: not an address like http://127.0.0.1:8000")
+    try:
+        parts = urlsplit(address)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+    if not good or not text.isprintable() or " " in text:
+        raise UsageError(
+            f"{text!r}: not an address like http://127.0.0.1:8000 or http://[::1]:8000"
+        )
+    if parts.username is not None:
+        raise UsageError("an address with a user or a password: give --api-key-file instead")
+    if parts.query or parts.fragment:
+        raise UsageError(f"{text}: an address without ? and #")
     path = parts.path.rstrip("/")
     for known in (*PATHS.values(), "/v1"):
         path = path.removesuffix(known)

@@ -61,7 +61,7 @@ def count_tokens(record: RequestRecord, ruler: TextRuler | None = None) -> Token
     if all(chunk.num_ids is not None for chunk in chunks):
         counted = [chunk.num_ids or 0 for chunk in chunks]
         return _counts(CountSource.TOKEN_IDS, counted, total)
-    if all(chunk.usage_tokens is not None for chunk in chunks):
+    if all(chunk.usage_tokens is not None for chunk in chunks) and chunks[-1].usage_tokens:
         counted = _steps(chunks)
         if total is not None and total > sum(counted):
             counted[-1] += total - sum(counted)  # a token without text, told of at the end
@@ -71,14 +71,23 @@ def count_tokens(record: RequestRecord, ruler: TextRuler | None = None) -> Token
         if total is not None and total > sum(counted):
             counted[-1] += total - sum(counted)
         return _counts(CountSource.TOKENIZER, counted, total)
-    if total is not None:
+    if total:
         return _counts(CountSource.SHARED, _shared(chunks, total), total)
     return _counts(CountSource.CHUNKS, [1] * len(chunks), None)
 
 
 def _counts(source: CountSource, counted: Sequence[int], total: int | None) -> TokenCounts:
     differs_by = None if total is None else total - sum(counted)
-    return TokenCounts(source, tuple(counted), differs_by)
+    return TokenCounts(source, tuple(_begun(counted)), differs_by)
+
+
+def _begun(counted: Sequence[int]) -> list[int]:
+    """The first chunk brought the begin of a token, whatever chunk that is counted with."""
+    moved = list(counted)
+    if moved and not moved[0] and any(moved):
+        moved[next(place for place, tokens in enumerate(moved) if tokens)] -= 1
+        moved[0] = 1
+    return moved
 
 
 def _steps(chunks: Sequence[Chunk]) -> list[int]:
@@ -100,7 +109,9 @@ def _measured(record: RequestRecord, ruler: TextRuler) -> list[int]:
 
 
 def _shared(chunks: Sequence[Chunk], total: int) -> list[int]:
-    """Cumulative rounding, so that the parts add up to the total."""
+    """By cumulative rounding, so that the parts add up to the total; then every chunk with a text
+    gets a token, out of the largest, as long as there are enough.
+    """
     characters = sum(len(chunk.text) for chunk in chunks)
     counted, given, seen = [], 0, 0
     for chunk in chunks:
@@ -108,6 +119,9 @@ def _shared(chunks: Sequence[Chunk], total: int) -> list[int]:
         share = round(total * seen / characters) if characters else 0
         counted.append(share - given)
         given = share
-    if chunks:
-        counted[-1] += total - given
+    counted[-1] += total - given
+    for place, chunk in enumerate(chunks):
+        if chunk.text and not counted[place] and (most := max(counted)) > 1:
+            counted[counted.index(most)] -= 1
+            counted[place] = 1
     return counted

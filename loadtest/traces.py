@@ -12,7 +12,7 @@ import csv
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from loadtest.errors import UsageError
@@ -63,13 +63,17 @@ def read_trace(path: Path) -> list[TraceRow]:
         UsageError: if the file is of neither format.
     """
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")
         rows = _azure(text) if path.suffix == ".csv" else _mooncake(text)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path}: not an Azure or Mooncake trace: {error!r}") from error
+    except KeyError as error:
+        raise UsageError(f"--trace {path}: not an Azure or Mooncake trace: no {error}") from error
+    except (OSError, ValueError, TypeError, OverflowError, csv.Error) as error:
+        raise UsageError(f"--trace {path}: not an Azure or Mooncake trace: {error}") from error
     if not rows:
-        raise UsageError(f"{path}: an empty trace")
-    return sorted(rows, key=lambda row: row.at_s)
+        raise UsageError(f"--trace {path}: an empty trace")
+    start_s = min(row.at_s for row in rows)
+    moved = [replace(row, at_s=row.at_s - start_s) for row in rows]
+    return sorted(moved, key=lambda row: row.at_s)
 
 
 def scale(rows: Sequence[TraceRow], scaling: Scaling) -> ScaledTrace:
@@ -95,33 +99,32 @@ def _scaled(row: TraceRow, at_s: float, scaling: Scaling) -> tuple[TraceRow, boo
 
 
 def _azure(text: str) -> list[TraceRow]:
-    rows = list(csv.DictReader(text.splitlines()))
-    if not rows:
-        return []
-    first = _moment_s(rows[0]["TIMESTAMP"])
     return [
         TraceRow(
-            _moment_s(row["TIMESTAMP"]) - first,
-            int(row["ContextTokens"]),
-            int(row["GeneratedTokens"]),
+            _moment_s(row["TIMESTAMP"]), int(row["ContextTokens"]), int(row["GeneratedTokens"])
         )
-        for row in rows
+        for row in csv.DictReader(text.splitlines())
     ]
 
 
 def _moment_s(stamp: str) -> float:
-    """Seconds of a time stamp with up to seven decimals, of which Python reads six."""
-    return datetime.fromisoformat(stamp[:26] + "+00:00").timestamp()
+    """Seconds of a time stamp, with or without a zone; of its decimals Python reads six."""
+    moment = datetime.fromisoformat(stamp)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _mooncake(text: str) -> list[TraceRow]:
-    rows = [json.loads(line) for line in text.splitlines()]
+    rows = [json.loads(line, parse_constant=_no_number) for line in text.split("\n") if line]
     return [
         TraceRow(
-            row["timestamp"] / 1000,
+            float(row["timestamp"]) / 1000,
             int(row["input_length"]),
             int(row["output_length"]),
-            tuple(row["hash_ids"]),
+            tuple(int(block) for block in row.get("hash_ids", ())),
         )
         for row in rows
     ]
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")

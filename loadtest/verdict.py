@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtest.experiment import Results
+from loadtest.records import Outcome
 from loadtest.slo import Slo
 from loadtest.summary import Summary
+
+MUCH_CACHED = 0.05
+"""Share of prompt tokens: more flatters the TTFT, and most where two arms share one server."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,16 @@ def judge_results(results: Results, slo: Slo | None, *, require_equal: bool) -> 
         text for summary in results.summaries for text in _notes(summary, has_slo=slo is not None)
     ]
     stopped = any(summary.stopped for summary in results.summaries)
-    reasons = (*invalid, *failed, *_found(results, slo), *notes)
+    cut_off = ["ended before its time"] if stopped or not results.summaries else []
+    reasons = (*invalid, *cut_off, *failed, *_found(results, slo), *notes)
     if invalid:
         return Verdict("INVALID", reasons, False)
-    if stopped or not results.summaries:
-        return Verdict("INTERRUPTED", ("ended before its time", *reasons), False)
+    if cut_off:
+        return Verdict("INTERRUPTED", reasons, False)
     if failed:
         return Verdict("FAILED", reasons, False)
-    return Verdict("MEASURED" if slo is None else "PASSED", reasons, True)
+    measured = slo is None or (_explores(results) and not results.searches)
+    return Verdict("MEASURED" if measured else "PASSED", reasons, True)
 
 
 def last_line(results: Results, verdict: Verdict) -> dict[str, Any]:
@@ -75,17 +81,24 @@ def last_line(results: Results, verdict: Verdict) -> dict[str, Any]:
 def _failings(results: Results, slo: Slo | None, require_equal: bool) -> list[str]:
     found = []
     for summary in results.summaries:
-        if not summary.num_good_ends and not summary.stopped:
-            found.append(f"{_name(summary)}no request was answered")
+        if summary.stopped:
+            continue
+        if not summary.outcomes:
+            found.append(f"{_name(summary)}no request was due in the time measured")
+        elif not summary.num_good_ends:
+            found.append(f"{_name(summary)}no request was answered ({_failed(summary)})")
         elif slo is None and summary.num_failed:
             found.append(f"{_name(summary)}{_failed(summary)}")
         elif slo is not None and not _explores(results) and not summary.passes(slo):
             found.append(f"{_name(summary)}{_share(summary)} ({slo})")
+    whole = [summary for summary in results.summaries if not summary.stopped]
+    if slo is not None and _explores(results) and not any(one.passes(slo) for one in whole):
+        found.append("no load was within the SLO")
     if results.searches:
         found = [
             f"{name or 'the server'}: even the lowest rate missed the SLO"
             for name, search in results.searches.items()
-            if search.passed is None
+            if search.passed is None and search.failed is not None
         ]
     if require_equal:
         found += [
@@ -103,7 +116,11 @@ def _explores(results: Results) -> bool:
 
 
 def _failed(summary: Summary) -> str:
-    return f"{summary.num_failed} of {sum(summary.outcomes.values())} requests failed"
+    kinds = ", ".join(
+        f"{count} {name}" for name, count in summary.outcomes.items() if Outcome(name).failed
+    )
+    failed = f"{summary.num_failed} of {sum(summary.outcomes.values())} requests failed"
+    return f"{failed}: {kinds}" if kinds else failed
 
 
 def _share(summary: Summary) -> str:
@@ -120,7 +137,9 @@ def _found(results: Results, slo: Slo | None) -> list[str]:
         ]
     for name, search in results.searches.items():
         if search.passed is not None:
-            bound = "the highest tried" if search.failed is None else f"{search.failed:.3g} failed"
+            bound = (
+                "no higher one failed" if search.failed is None else f"{search.failed:.3g} failed"
+            )
             who = f"{name}: " if name else ""
             lines.append(f"{who}highest rate within the SLO {search.passed:.3g}/s ({bound})")
     lines += [
@@ -144,6 +163,9 @@ def _notes(summary: Summary, *, has_slo: bool) -> Sequence[str]:
         )
     if "chunks" in summary.sources:
         notes.append(f"{name}token counts are not known: a chunk was counted as one token")
+    if summary.cached_tokens > MUCH_CACHED * summary.prompt_tokens:
+        share = summary.cached_tokens / summary.prompt_tokens
+        notes.append(f"{name}{100 * share:.0f} % of prompt tokens were in the server's cache")
     if summary.server is not None and summary.server.restarted:
         notes.append(f"{name}the server's counters fell: it was restarted")
     return notes

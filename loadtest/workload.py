@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from loadtest.errors import UsageError
+from loadtest.numerals import MOST
 from loadtest.plan import Message, Plan, PlannedRequest, Session
 from loadtest.prompts import Prompt, Turn, user
 from loadtest.synthetic import Filler
@@ -38,13 +39,13 @@ class LengthRange:
         Raises:
             UsageError: for anything else.
         """
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+        found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text)
         if not found:
             raise UsageError(f"{text}: a length is written as 128 or 50-400")
         low = int(found[1])
         high = int(found[2] or low)
-        if not 1 <= low <= high:
-            raise UsageError(f"{text}: a length begins at 1 and does not fall")
+        if not 1 <= low <= high <= MOST:
+            raise UsageError(f"{text}: a length begins at 1, does not fall, ends at {MOST:,}")
         return cls(low, high)
 
     def draw(self, rng: np.random.Generator) -> int:
@@ -79,6 +80,22 @@ class WorkloadSpec:
     params: dict[str, Any] = field(default_factory=dict)
     choices: dict[str, list[Any]] = field(default_factory=dict)
     distinct: bool = True
+
+    def check(self) -> None:
+        """Whether bodies can be made of it.
+
+        Raises:
+            UsageError: naming the field that is not what it should be.
+        """
+        varied = ({name: value} for name, values in self.choices.items() for value in values)
+        for params in (self.params, *varied, *(prompt.params for prompt in self.prompts)):
+            tokens, temperature = params.get("max_tokens", 1), params.get("temperature", 0)
+            if not isinstance(tokens, int):
+                raise UsageError(f"max_tokens: a whole number, not {tokens!r}")
+            if not isinstance(temperature, int | float):
+                raise UsageError(f"temperature: a number, not {temperature!r}")
+            if params.get("stream", True) is not True:
+                raise UsageError("stream: only streams can be measured")
 
 
 class PlanMaker:

@@ -46,7 +46,8 @@ from actors.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 
-LOST_GRAMMAR = "the grammar needs too much work, or the output so far does not follow it"
+LOST_GRAMMAR = "the grammar needs too much work to be followed on"
+"""The one cause: what was committed was drawn by the grammar, and so follows it."""
 
 
 class Engine:
@@ -379,6 +380,7 @@ class Engine:
         self._observer.gauges(
             self._scheduler.num_running,
             self._scheduler.num_waiting,
+            self._scheduler.num_waiting_tokens,
             self._ledger.num_used,
             self._ledger.num_blocks,
         )

@@ -197,9 +197,9 @@ class StepRecord:
         num_committed: output tokens that the step brought.
         drafted, accepted: nodes by drafter; a node counts for each of its proposers.
         accepted_depths: for each drafted row, how many of its draft nodes were accepted.
-        queried_tokens, reused_tokens, preemptions: since the step before: tokens of requests that
-            looked for KV to take over, tokens for which they found it, requests that had to give
-            theirs up.
+        queried_tokens, reused_tokens, preemptions, admitted_tokens: since the step before: tokens
+            of requests that looked for KV to take over, tokens for which they found it, requests
+            that had to give theirs up, tokens of requests that left the queue.
         phase_s: seconds by phase: schedule, draft, merge, step, verify, commit, emit.
         forward_s, sample_s: seconds inside the LLM's own process.
         depths: of the decoding requests in the step.
@@ -229,6 +229,7 @@ class StepRecord:
     group: int = 0
     begun_s: float = 0.0
     traced: Sequence[TracedRow] = ()
+    admitted_tokens: int = 0
 
 
 class Observer(Protocol):
@@ -248,7 +249,12 @@ class Observer(Protocol):
     def step_done(self, record: StepRecord) -> None: ...
 
     def gauges(
-        self, running: int, waiting: int, kv_blocks_used: int, kv_blocks_total: int
+        self,
+        running: int,
+        waiting: int,
+        waiting_tokens: int,
+        kv_blocks_used: int,
+        kv_blocks_total: int,
     ) -> None: ...
 
 

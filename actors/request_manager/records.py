@@ -83,6 +83,7 @@ def step_record(
         step_id=message.step_id,
         group=message.group,
         begun_s=laps.begun_s,
+        admitted_tokens=counts.admitted_tokens,
         traced=traced,
     )
 

@@ -63,6 +63,11 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def num_waiting_tokens(self) -> int:
+        """Tokens of the requests that wait."""
+        return self._waiting.num_tokens
+
+    @property
     def num_running(self) -> int:
         return sum(map(len, self._groups))
 
@@ -210,6 +215,7 @@ class Scheduler:
             request.group = group
             num_reused = len(found) * self._ledger.block_tokens
             request.begin(num_reused)
+            self._counts.admitted_tokens += len(request.tokens)
             self._counts.queried_tokens += len(request.tokens) if keys else 0
             self._counts.reused_tokens += num_reused
             yield request

@@ -60,11 +60,13 @@ class AdmissionCounts:
     """What happened to requests between two steps.
 
     Attributes:
-        queried_tokens: tokens of those that were admitted and looked for blocks to take over.
+        admitted_tokens: tokens of those that left the queue.
+        queried_tokens: tokens of those of them that looked for blocks to take over.
         reused_tokens: tokens whose KV they took over.
         preemptions: requests that had to give up their KV.
     """
 
+    admitted_tokens: int = 0
     queried_tokens: int = 0
     reused_tokens: int = 0
     preemptions: int = 0

@@ -44,6 +44,11 @@ class WaitingQueue:
         return request.state is State.WAITING and self._place(request) is not None
 
     @property
+    def num_tokens(self) -> int:
+        """Tokens of all who wait."""
+        return self._num_tokens
+
+    @property
     def first(self) -> Request:
         """Who is next; call only if somebody waits."""
         return self._requests[0]

@@ -20,34 +20,23 @@ import argparse
 import asyncio
 import json
 import sys
-import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from prometheus_client import CollectorRegistry
-
 from actors.errors import TreeServeError
-from actors.llm.loading import DTYPES, LoadedModel, load_model
-from actors.request_manager.drafters import DRAFTERS
-from actors.request_manager.engine import Engine
-from actors.request_manager.generation import GenerationRequest, SpeculationStats, StopConditions
+from actors.request_manager.generation import GenerationRequest, StopConditions
 from actors.sampling import SamplingParams
-from cluster.bench.prefixes import local_llm
+from cluster.bench.lab import Lab
 from cluster.bench.prompts import SAMPLE, load_prompts
+from cluster.bench.served import ALL_TASKS, Arm, Asked, Served, serve_in_turns, summary
 from cluster.config import Config, load_config
 from cluster.generate_command import encode_prompt
-from cluster.metrics import Metrics
 from cluster.models import resolve_model
-from cluster.observed import ObservedDrafter
-from cluster.tokenizer import load_encoder, load_tokenizer
+from cluster.tokenizer import load_tokenizer
 
-PLAIN, ALL_TASKS = "plain", "all"
+PLAIN = "plain"
 ARMS: Mapping[str, Mapping[str, Any]] = {
     PLAIN: {"drafters": ()},
     "prompt_lookup": {"drafters": ("prompt_lookup",)},
@@ -57,109 +46,22 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
     "merged": {"drafters": ("suffix", "ngram")},
 }
 """What each arm changes of the configuration's `speculation`."""
-KV_BYTES = 1 << 28
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A prompt as every arm gets it."""
-
-    task: str
-    request: GenerationRequest
-
-
-@dataclass(frozen=True)
-class Served:
-    """What one arm made of one prompt.
-
-    Attributes:
-        decode_s: from the first token to the last.
-    """
-
-    task: str
-    token_ids: tuple[int, ...]
-    decode_s: float
-    stats: SpeculationStats
-
-
-async def serve(engine: Engine, asked: Asked) -> Served:
-    """One request to its end."""
-    tokens: tuple[int, ...] = ()
-    stats, first_s, last_s = SpeculationStats(), 0.0, 0.0
-    async for event in engine.generate(asked.request):
-        if event.token_ids:
-            last_s = time.monotonic()
-            first_s = first_s or last_s
-            tokens += event.token_ids
-        stats = event.stats or stats
-    return Served(asked.task, tokens, last_s - first_s, stats)
-
-
-def summary(served: Sequence[Served]) -> dict[str, dict[str, float]]:
-    """Figures by task, and over all: ratios of sums."""
-    by_task: defaultdict[str, list[Served]] = defaultdict(list)
-    for one in served:
-        if one.stats.num_llm_steps:
-            by_task[ALL_TASKS].append(one)
-            by_task[one.task].append(one)
-    return {task: _figures(answers) for task, answers in by_task.items()}
-
-
-def _figures(answers: Sequence[Served]) -> dict[str, float]:
-    steps = sum(one.stats.num_llm_steps for one in answers)
-    tokens = sum(len(one.token_ids) - 1 for one in answers)
-    return {
-        "tokens_per_step": tokens / steps,
-        "ms_per_token": 1e3 * sum(one.decode_s for one in answers) / tokens,
-        "nodes_per_step": sum(one.stats.num_draft_tokens for one in answers) / steps,
-        "draft_ms_per_step": 1e3 * sum(one.stats.draft_s for one in answers) / steps,
-        "llm_ms_per_step": 1e3 * sum(one.stats.step_s for one in answers) / steps,
-    }
 
 
 async def compare(
-    config: Config, path: Path, loaded: LoadedModel, prompts: Sequence[Asked], arms: Sequence[str]
+    config: Config, lab: Lab, prompts: Sequence[Asked], arms: Sequence[str]
 ) -> tuple[dict[str, list[Served]], bool]:
     """Every prompt in every arm; and whether the texts have to be the same."""
-    served: dict[str, list[Served]] = {arm: [] for arm in arms}
     async with AsyncExitStack() as resources:
-        thread = resources.enter_context(ThreadPoolExecutor(1))
-        engines = {arm: await _engine(config, path, loaded, thread, ARMS[arm]) for arm in arms}
-        for engine in engines.values():
-            await engine.start()
-            resources.push_async_callback(engine.stop)
-        for turn, asked in enumerate(prompts):
-            shift = turn % len(arms)
-            for arm in (*arms[shift:], *arms[:shift]):
-                served[arm].append(await serve(engines[arm], asked))
+        engines = {
+            arm: await resources.enter_async_context(
+                lab.engine(config.speculation.model_copy(update=dict(ARMS[arm])))
+            )
+            for arm in arms
+        }
+        served = await serve_in_turns({arm: Arm(one) for arm, one in engines.items()}, prompts)
         is_invariant = all(one.description.batch_invariant for one in engines.values())
     return served, is_invariant
-
-
-async def _engine(
-    config: Config,
-    path: Path,
-    loaded: LoadedModel,
-    thread: ThreadPoolExecutor,
-    changes: Mapping[str, Any],
-) -> Engine:
-    llm = local_llm(config, loaded, thread, KV_BYTES)
-    speculation = config.speculation.model_copy(update=dict(changes))
-    vocabulary = load_tokenizer(path).vocabulary
-    language = (vocabulary, load_encoder(path, vocabulary))
-    metrics = Metrics(CollectorRegistry(), config.model.name, speculation.drafters)
-    return Engine(
-        llm,
-        await llm.describe(),
-        vocabulary,
-        speculation,
-        config.scheduler,
-        [
-            ObservedDrafter(DRAFTERS[name](speculation, *language), metrics)
-            for name in speculation.drafters
-        ],
-        metrics,
-    )
 
 
 def _load_prompts(arguments: argparse.Namespace, path: Path) -> list[Asked]:
@@ -207,8 +109,8 @@ def main() -> int:
     except TreeServeError as error:
         parser.error(str(error))
     arms = list(dict.fromkeys((PLAIN, *arguments.arms)))
-    loaded = load_model(path, DTYPES[config.model.dtype], torch.device("cpu"))
-    served, is_invariant = asyncio.run(compare(config, path, loaded, prompts, arms))
+    lab = Lab.load(config, path)
+    served, is_invariant = asyncio.run(compare(config, lab, prompts, arms))
     report = {arm: summary(answers) for arm, answers in served.items()}
     _print_table(report)
     texts = {arm: [one.token_ids for one in answers] for arm, answers in served.items()}

@@ -4,8 +4,12 @@
 
 Under each kind of offload a server of its own answers every prompt plainly and with trees of up to
 so many nodes, all that the drafters bring; then another one does so plainly and with trees as its
-budget sizes them. Modes take turns to be first. Prints a table, then one JSON line; the exit status
-is 1 unless every mode gave the same text and weights were streamed.
+budget sizes them. Modes take turns to be first, and what one was answered helps no other: `suffix`
+has a request's own text alone, `ngram` is left out. Prints a table, then one JSON line; the exit
+status is 1 unless every mode gave the same text and weights were streamed.
+
+`pays_beyond_ms` tells where trees of a size pay against those of the size before: if a pass took so
+much longer, by slower weights and not by its nodes, both would give tokens at one rate.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from actors.request_manager.drafter_names import NGRAM
 from cluster.bench.modes import PLAIN, ModeResult, Workload, run_alone
 from cluster.bench.prompts import SAMPLE, load_prompts
 from cluster.bench.server import server_of
@@ -34,6 +39,7 @@ COLUMNS = (
     "llm_ms_per_step",
     "faster",
     "fewer_bytes",
+    "pays_beyond_ms",
 )
 
 
@@ -43,7 +49,12 @@ def with_offload(config: Config, kind: str, budget: str, max_nodes: int) -> Conf
     content["llm"]["offload"] = kind
     if kind != "nvme":
         content["llm"]["offload_dir"] = None
-    content["speculation"] |= {"budget": budget, "max_tree_nodes": max_nodes}
+    content["speculation"] |= {
+        "budget": budget,
+        "max_tree_nodes": max_nodes,
+        "drafters": [name for name in config.speculation.drafters if name != NGRAM],
+        "suffix_global": False,
+    }
     for ssm in content["ssms"]:
         ssm["max_nodes"] = min(max_nodes, 256)
     return config_of(content)
@@ -63,8 +74,10 @@ def measure(config: Config, workload: Workload, modes: Mapping[str, Any]) -> dic
 def summarise(results: Mapping[str, ModeResult]) -> dict[str, dict[str, float | None]]:
     """The figures of each mode, and how it compares with plain decoding on the same server."""
     figures = {mode: _figures(result) for mode, result in results.items()}
-    plain = figures[PLAIN]
+    plain = before = figures[PLAIN]
     for mode in figures.values():
+        mode["pays_beyond_ms"] = _break_even(before, mode)
+        before = mode
         mode["faster"] = _ratio(plain["ms_per_token"], mode["ms_per_token"])
         mode["fewer_bytes"] = _ratio(plain["mb_per_token"], mode["mb_per_token"])
     return figures
@@ -79,6 +92,20 @@ def _figures(result: ModeResult) -> dict[str, float | None]:
         "ms_per_token": 1e3 * sum(answer.decode_s for answer in result.answers) / max(1, decoded),
         "mb_per_token": streamed / 1e6 / num_tokens,
     }
+
+
+def _break_even(
+    small: Mapping[str, float | None], large: Mapping[str, float | None]
+) -> float | None:
+    """Milliseconds S that a pass must take beyond what it took, for the larger trees to pay.
+
+    With t milliseconds and n tokens a token's time is (t + S) / n in a mode. None: no S will do.
+    """
+    few, many = small["tokens_per_step"], large["tokens_per_step"]
+    if not few or not many or many <= few:
+        return None
+    by_small, by_large = (few * (small["ms_per_token"] or 0), many * (large["ms_per_token"] or 0))
+    return max(0.0, (few * by_large - many * by_small) / (many - few))
 
 
 def _ratio(plain: float | None, other: float | None) -> float | None:

@@ -83,6 +83,7 @@ class Pairs:
         low, high = interval(self.ratios)
         answers = [answer for run in self.runs for answer in run[self.other].answers]
         base = [answer for run in self.runs for answer in run[self.base].answers]
+        steps = max(1, sum(answer.num_llm_steps for answer in answers))
         return {
             "pairs": len(self.runs),
             "ratio": statistics.median(self.ratios),
@@ -92,8 +93,8 @@ class Pairs:
                 f"{arm}_tokens_per_s": statistics.median(r[arm].tokens_per_s for r in self.runs)
                 for arm in self.arms
             },
-            "tokens_per_step": sum(answer.num_tokens - 1 for answer in answers)
-            / max(1, sum(answer.num_llm_steps for answer in answers)),
+            "tokens_per_step": sum(answer.num_tokens - 1 for answer in answers) / steps,
+            "nodes_per_step": sum(answer.num_draft_nodes for answer in answers) / steps,
             "texts": len(answers),
             "equal_texts": sum(
                 one.token_ids == other.token_ids for one, other in zip(answers, base, strict=True)
@@ -200,7 +201,7 @@ def print_pairs(found: Mapping[int, Pairs]) -> None:
     """A table with a line for each batch size, then everything as one JSON line."""
     report = {batch: pairs.summary() for batch, pairs in found.items()}
     arms = {f"{arm}_tokens_per_s": None for pairs in found.values() for arm in pairs.arms}
-    columns = (*arms, "ratio", "low", "high", "tokens_per_step")
+    columns = (*arms, "ratio", "low", "high", "tokens_per_step", "nodes_per_step")
     print(f"{'batch':>6}" + "".join(f"{column:>24}" for column in columns))
     for batch, figures in report.items():
         print(f"{batch:>6}" + "".join(f"{figures[column]:24.3f}" for column in columns))

@@ -19,7 +19,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster.bench.paired_runs import add_arguments, plan_of, print_pairs, read_prompts, run_pairs
+from cluster.bench.paired_runs import (
+    Pairs,
+    Plan,
+    Prompt,
+    add_arguments,
+    plan_of,
+    print_pairs,
+    read_prompts,
+    run_pairs,
+)
 from cluster.bench.raw_client import stream_completion
 from cluster.bench.server import running_server
 from cluster.config import load_config
@@ -28,14 +37,11 @@ SPECULATION: Mapping[str, Mapping[str, Any]] = {"plain": {"enabled": False}, "bu
 """What the requests of each arm wish of it."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m cluster.bench.pairs", description=__doc__)
-    add_arguments(parser, (1, 4, 16, 32))
-    arguments = parser.parse_args(argv)
-    prompts = read_prompts(load_config(arguments.config), arguments.prompts)
+async def compare(config: Path, prompts: Sequence[Prompt], plan: Plan) -> dict[int, Pairs]:
+    """All pairs on a server of their own, by batch size."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        running_server(arguments.config, Path(folder) / "server.log") as url,
+        running_server(config, Path(folder) / "server.log") as url,
     ):
         arms = {
             name: functools.partial(
@@ -43,7 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             for name, wish in SPECULATION.items()
         }
-        found = asyncio.run(run_pairs(prompts, arms, plan_of(arguments)))
+        return await run_pairs(prompts, arms, plan)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m cluster.bench.pairs", description=__doc__)
+    add_arguments(parser, (1, 4, 16, 32))
+    arguments = parser.parse_args(argv)
+    prompts = read_prompts(load_config(arguments.config), arguments.prompts)
+    found = asyncio.run(compare(arguments.config, prompts, plan_of(arguments)))
     print(f"{len(set(map(tuple, prompts)))} different prompts")
     print_pairs(found)
     return 0

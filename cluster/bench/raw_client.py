@@ -40,7 +40,12 @@ class RawAnswer:
     @property
     def num_llm_steps(self) -> int:
         """Steps after the prefill."""
-        return int(self._last("metrics")["speculative_decoding"]["num_llm_steps"])
+        return self._speculation("num_llm_steps")
+
+    @property
+    def num_draft_nodes(self) -> int:
+        """Of all these steps' trees."""
+        return self._speculation("num_draft_tokens")
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -56,6 +61,9 @@ class RawAnswer:
         """How many had come by then, if the request asked for their ids."""
         size = max((size for at_s, size in self.arrivals if at_s <= time_s), default=0)
         return len(RawAnswer(self.first_token_s, self.data[:size]).token_ids)
+
+    def _speculation(self, figure: str) -> int:
+        return int(self._last("metrics")["speculative_decoding"][figure])
 
     def _last(self, field: str) -> dict[str, Any]:
         found: dict[str, Any] = next(

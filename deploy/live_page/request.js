@@ -8,7 +8,12 @@ class ServerError extends Error {
   }
 }
 
-const authorization = (key) => (key ? { authorization: `Bearer ${key}` } : {});
+/** A header cannot hold every character; the server's keys are ASCII text. */
+function authorization(key) {
+  if (!key) return {};
+  if (/[^ -~]/.test(key)) throw new ServerError("this is no API key: keys have ASCII characters alone.", 401);
+  return { authorization: `Bearer ${key}` };
+}
 
 /** What a fetch, or reading what it brought, comes to; if that fails, it is a ServerError. */
 async function reached(outcome) {

@@ -56,7 +56,8 @@ def timeline_charts(measurement: Measurement, summary: Summary) -> str:
     opened: list[tuple[float, float]] = []
     tokens: list[tuple[float, float]] = []
     offset_s = 0.0
-    counts = {id(one.record): one.counts.per_chunk for one in summary.measured}
+    everything = (*summary.measured, *summary.outside)
+    counts = {id(one.record): one.counts.per_chunk for one in everything}
     for stretch in measurement.stretches:
         moments = []
         bins: defaultdict[int, float] = defaultdict(float)
@@ -64,8 +65,7 @@ def timeline_charts(measurement: Measurement, summary: Summary) -> str:
             if record.sent_s is None or record.end_s is None:
                 continue
             moments += [(record.sent_s, 1), (record.end_s, -1)]
-            per_chunk = counts.get(id(record), (1,) * len(record.chunks))
-            for chunk, count in zip(record.chunks, per_chunk, strict=True):
+            for chunk, count in zip(record.chunks, counts[id(record)], strict=True):
                 bins[int((chunk.at_s - stretch.start_s) / BIN_S)] += count
         level = 0
         for at_s, change in sorted(moments):

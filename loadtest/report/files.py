@@ -13,6 +13,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +21,42 @@ from loadtest.experiment import Experiment, Results
 from loadtest.plan import save_plan
 from loadtest.records import RequestRecord
 from loadtest.report.page import page
-from loadtest.summary import Measured, Summary
+from loadtest.summary import Summary
 from loadtest.timings import DEFINITIONS
-from loadtest.tokens import SOURCE_MEANINGS
+from loadtest.tokens import SOURCE_MEANINGS, TokenCounts
 from loadtest.verdict import Verdict
 
 SCHEMA_VERSION = 1
 
 
 def write_report(folder: Path, experiment: Experiment, results: Results, verdict: Verdict) -> None:
-    """Write all files; `schedule.jsonl` is the first plan, later ones have numbers."""
-    body = report_json(experiment, results, verdict)
-    (folder / "report.json").write_text(json.dumps(_finite(body), indent=1, allow_nan=False))
-    (folder / "report.html").write_text(page(experiment, results, verdict))
-    with (folder / "requests.jsonl").open("w") as file:
+    """Write all files, raw ones first; `schedule.jsonl` is the first plan, later ones have numbers.
+
+    A file is there whole or, where writing failed, as it was before.
+    """
+    with _new(folder / "requests.jsonl") as path, path.open("w") as file:
         for row in request_rows(results):
             file.write(json.dumps(row) + "\n")
     for number, plan in enumerate(results.plans):
-        save_plan(plan, folder / f"schedule{f'-{number + 1}' if number else ''}.jsonl")
+        with _new(folder / f"schedule{f'-{number + 1}' if number else ''}.jsonl") as path:
+            save_plan(plan, path)
+    body = report_json(experiment, results, verdict)
+    with _new(folder / "report.json") as path:
+        path.write_text(json.dumps(_finite(body), indent=1, allow_nan=False))
+    with _new(folder / "report.html") as path:
+        text = page(experiment, results, verdict)
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+@contextmanager
+def _new(path: Path) -> Iterator[Path]:
+    """Where to write a file that takes its place when it is whole."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def report_json(experiment: Experiment, results: Results, verdict: Verdict) -> dict[str, Any]:
@@ -109,27 +128,26 @@ def summary_json(summary: Summary) -> dict[str, Any]:
 def request_rows(results: Results) -> Iterator[dict[str, Any]]:
     """Every request of every measurement, in the window or not."""
     for measurement, summary in zip(results.measurements, results.summaries, strict=True):
-        derived = {id(one.record): one for one in summary.measured}
+        within = {id(one.record) for one in summary.measured}
+        every = {id(one.record): one for one in (*summary.measured, *summary.outside)}
         for number, stretch in enumerate(measurement.stretches):
             for record in stretch.records:
-                row = _row(record, derived.get(id(record)), stretch.start_s)
                 yield {
                     "arm": measurement.target.name,
                     "label": measurement.label,
                     "stretch": number,
-                    **row,
+                    "measured": id(record) in within,
+                    **_row(record, every[id(record)].counts, stretch.start_s),
                 }
 
 
-def _row(record: RequestRecord, one: Measured | None, origin_s: float) -> dict[str, Any]:
+def _row(record: RequestRecord, counts: TokenCounts, origin_s: float) -> dict[str, Any]:
     def since(at_s: float | None) -> float | None:
         return None if at_s is None else round(at_s - origin_s, 6)
 
-    tokens = [None] * len(record.chunks) if one is None else one.counts.per_chunk
     return {
         "index": record.index,
         "turn": record.turn,
-        "measured": one is not None,
         "outcome": str(record.outcome),
         "status": record.status,
         "detail": record.detail,
@@ -140,7 +158,8 @@ def _row(record: RequestRecord, one: Measured | None, origin_s: float) -> dict[s
         "headers_s": since(record.headers_s),
         "end_s": since(record.end_s),
         "chunks": [
-            [since(chunk.at_s), count] for chunk, count in zip(record.chunks, tokens, strict=True)
+            [since(chunk.at_s), count]
+            for chunk, count in zip(record.chunks, counts.per_chunk, strict=True)
         ],
         "prompt_tokens": record.prompt_tokens,
         "cached_tokens": record.cached_tokens,

@@ -273,7 +273,8 @@ def definitions() -> str:
             "throughput",
             "Output tokens that arrived within the window, and answers of the window, by its "
             "length. The window begins after the warm-up and ends with the last answer, or, with a "
-            "cool-down, so long before the last request is due. A request belongs to it by the "
+            "cool-down, so long before the last request is due (in a closed loop: before the last "
+            "answer). With several arms that holds for each block. A request belongs to it by the "
             "moment when it was due.",
         ],
         [
@@ -281,7 +282,8 @@ def definitions() -> str:
             "Answers that kept every limit of the SLO, by the window's length. <i>good</i> is "
             "their share of all requests that ended by themselves: failed ones are in the "
             "denominator; those that the workload hung up on, or the end of the run cut off, are "
-            "left out. Failed requests are in no latency.",
+            "left out. Later turns of a conversation that broke off were never sent and are in "
+            "neither. Failed requests are in no latency.",
         ],
         [
             "percentile",

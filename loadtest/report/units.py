@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from loadtest.statistics import Percentile
 
 NONE = "\N{EN DASH}"
@@ -29,6 +31,8 @@ def number(value: float | None) -> str:
     """Three digits, or a whole number with separators."""
     if value is None:
         return NONE
+    if not math.isfinite(value):
+        return str(value)
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{int(value)}" if value == int(value) else _digits(value)

@@ -28,8 +28,8 @@ def slowest(summary: Summary) -> str:
     body = "".join(_row(place, *pair, per_s) for place, pair in enumerate(rows))
     height = ROW * len(rows) + 6
     return (
-        f'<svg class="wide" viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'aria-label="slowest requests">{body}</svg>'
+        f'<div class="scroll"><svg class="wide" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'aria-label="slowest requests">{body}</svg></div>'
     )
 
 

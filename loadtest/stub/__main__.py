@@ -26,8 +26,10 @@ def main() -> int:
     except UsageError as error:
         parser.error(str(error))
     try:
+        if arguments.log is not None:
+            arguments.log.open("a").close()
         asyncio.run(_serve(script, arguments))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         print(f"loadtest.stub: {error}", file=sys.stderr)
         return 1
     return 0

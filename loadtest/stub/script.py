@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from loadtest.errors import UsageError
 
+CONTENTS = ("stream", "json", "html")
+COUNTS = ("token_ids", "usage", "final", "none")
 WORD = " word"
 """The text of one token."""
 
@@ -21,7 +23,7 @@ class Behaviour:
     Attributes:
         ttft_s: from the request to the first chunk with tokens.
         gap_s: between chunks.
-        chunk_tokens: tokens of each chunk, over and over.
+        chunk_tokens: tokens of each chunk, over and over; 0 for an event without any.
         num_tokens: of the whole answer; None for the request's `max_tokens`.
         stall_after, stall_s: a longer gap after so many chunks.
         status: other than 200: refused with it.
@@ -101,12 +103,43 @@ def parse_script(fields_of_script: dict[str, Any]) -> Script:
     """
     answers = fields_of_script.get("behaviours", [{}])
     _refuse_unknown(fields_of_script, Script)
-    behaviours = []
-    for answer in answers:
-        _refuse_unknown(answer, Behaviour)
-        chunk_tokens = tuple(answer.get("chunk_tokens", (1,)))
-        behaviours.append(Behaviour(**{**answer, "chunk_tokens": chunk_tokens}))
-    return Script(**{**fields_of_script, "behaviours": tuple(behaviours)})
+    if not isinstance(answers, list) or not answers:
+        raise ValueError("behaviours is a list of at least one")
+    script = Script(**{**fields_of_script, "behaviours": tuple(map(_behaviour, answers))})
+    _check_numbers(script, ("max_running", "freeze_at_s", "freeze_s", "max_model_len"))
+    if script.max_running == 0:
+        raise ValueError("max_running is at least 1, or null")
+    return script
+
+
+def _behaviour(answer: dict[str, Any]) -> Behaviour:
+    _refuse_unknown(answer, Behaviour)
+    tokens = tuple(answer.get("chunk_tokens", (1,)))
+    if not all(isinstance(number, int) and number >= 0 for number in tokens) or not any(tokens):
+        raise ValueError(f"chunk_tokens are whole numbers, not all 0: {list(tokens)}")
+    behaviour = Behaviour(**{**answer, "chunk_tokens": tokens})
+    _check_numbers(behaviour, ("ttft_s", "gap_s", "num_tokens", "stall_after", "stall_s"))
+    _check_numbers(behaviour, ("reset_after", "truncate_after", "error_after", "garbage_after"))
+    if not isinstance(behaviour.status, int) or not 200 <= behaviour.status <= 599:
+        raise ValueError("status is from 200 to 599")
+    if not isinstance(behaviour.usage_error, int):
+        raise ValueError("usage_error is a whole number")
+    for name, known in (("content", CONTENTS), ("counts", COUNTS)):
+        if getattr(behaviour, name) not in known:
+            raise ValueError(f"{name} is one of {', '.join(known)}")
+    return behaviour
+
+
+def _check_numbers(found: Script | Behaviour, names: Sequence[str]) -> None:
+    for name in names:
+        value = getattr(found, name)
+        is_number = isinstance(value, int | float) and 0 <= value < float("inf")
+        if not is_number and not (value is None and _may_be_none(found, name)):
+            raise ValueError(f"{name} is a number from 0 on, not {value!r}")
+
+
+def _may_be_none(found: Script | Behaviour, name: str) -> bool:
+    return next(field.default is None for field in fields(found) if field.name == name)
 
 
 def _refuse_unknown(found: dict[str, Any], kind: type[Script] | type[Behaviour]) -> None:

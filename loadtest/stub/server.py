@@ -20,6 +20,7 @@ from loadtest.stub.script import Behaviour, Script
 from loadtest.target import INDEX_HEADER
 
 MODEL = "stub"
+MAX_BODY_BYTES = 1 << 30
 
 
 @dataclass
@@ -66,7 +67,7 @@ class StubServer:
         self.address = ""
 
     async def __aenter__(self) -> Self:
-        app = web.Application()
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/v1/chat/completions", self._answer)
@@ -76,7 +77,8 @@ class StubServer:
         site = web.TCPSite(self._runner, self._host, self._port, backlog=1024)
         await site.start()
         port = self._runner.addresses[0][1]
-        self.address = f"http://{self._host}:{port}"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self.address = f"http://{host}:{port}"
         return self
 
     async def __aexit__(self, *exc: object) -> None:

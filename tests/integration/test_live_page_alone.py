@@ -149,6 +149,22 @@ async def test_it_asks_for_a_key_where_one_is_needed(tmp_path: Path) -> None:
     assert not any(KEY in url for url in page.urls)
 
 
+async def test_a_key_that_no_header_can_hold_is_told(tmp_path: Path) -> None:
+    stand_in = StandIn([chunk("yes", step(0, [], 0, "yes"), ended="stop"), "[DONE]"], key=KEY)
+    async with visit(stand_in, tmp_path) as page:
+        await page.until("!document.getElementById('key-field').hidden")
+        await page.evaluate("document.getElementById('key').focus()")
+        await page.write("\u043a\u043b\u044e\u0447")
+        await page.press("Enter")
+        await page.until(f"{STATUS}.includes('keys have ASCII characters alone')")
+        assert await page.evaluate("document.activeElement.id") == "key"
+        assert await page.evaluate("document.getElementById('model').textContent") != "stand-in"
+        await page.evaluate("document.getElementById('key').value = ''")
+        await page.write(KEY)
+        await page.press("Enter")
+        await page.until(f"{STATUS}.startsWith('Done')")
+
+
 async def test_several_steps_in_one_chunk(tmp_path: Path) -> None:
     steps = [
         step(0, [], 0, "a"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -65,7 +66,7 @@ def loadtest(address: str, out: Path, *options: str) -> subprocess.Popen[str]:
 def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Exit status, stdout, stderr; the harness never shows a traceback."""
     out, err = process.communicate(timeout=PATIENCE_S)
-    assert "Traceback" not in out + err
+    assert "Traceback" not in (out or "") + err
     return process.returncode, out, err
 
 
@@ -255,13 +256,56 @@ def test_a_signal_ends_the_run_and_what_there_was_is_reported(tmp_path, number):
     with stub(tmp_path, {"ttft_s": 0.1, "gap_s": 0.1}) as server:
         options = ("--arrivals", "constant", "--rate", "20", "--requests", "2000", *PROMPTS)
         process = loadtest(server.address, tmp_path, *LENIENT, *options)
-        wait_for_answers(server, 2)
+        wait_for_answers(server, 20)  # so that some have surely been read
         process.send_signal(number)
         status, out, _ = finished(process)
     assert status == 1 and out.startswith("INTERRUPTED")
     outcomes = [row["outcome"] for row in rows_of(tmp_path)]
     assert outcomes.count("ok") >= 2 and "interrupted" in outcomes
     assert (tmp_path / "report.html").exists()
+
+
+def test_a_second_signal_leaves_at_once(tmp_path):
+    with stub(tmp_path, {"ttft_s": 0.1, "gap_s": 0.1}) as server:
+        options = ("--arrivals", "constant", "--rate", "20", "--requests", "2000", *PROMPTS)
+        process = loadtest(server.address, tmp_path / "out", *LENIENT, *options)
+        wait_for_answers(server, 1)
+        process.send_signal(signal.SIGINT)
+        assert "Ctrl-C again" in "".join(process.stderr.readline() for _ in range(2))
+        process.send_signal(signal.SIGINT)
+        status, out, err = finished(process)
+    # The report may have been whole before the second signal came.
+    assert status == 1 and ("without a report" in err or out.startswith("INTERRUPTED"))
+    assert not list((tmp_path / "out").glob(".*.part"))
+
+
+def test_a_report_that_cannot_be_written_goes_elsewhere(tmp_path):
+    with stub(tmp_path, QUICK) as server:
+        out = tmp_path / "out"
+        (out / "requests.jsonl").mkdir(parents=True)
+        status, said, err = finished(
+            loadtest(server.address, out, *LENIENT, "--requests", "5", *FAST)
+        )
+    report = Path(said.splitlines()[0].split(": ")[1])
+    assert status == 1 and f"--out {out}" in err
+    assert report.exists() and len(rows_of(report.parent)) == 5
+    shutil.rmtree(report.parent)
+
+
+def test_a_reader_that_has_gone_away_costs_nothing(tmp_path):
+    with stub(tmp_path, QUICK) as server:
+        process = loadtest(server.address, tmp_path, *LENIENT, "--requests", "3", *FAST)
+        process.stdout.close()
+        process.stdout = None
+        status, _, err = finished(process)
+    assert status == 0 and "Broken" not in err
+    assert (tmp_path / "report.html").exists()
+
+
+def test_a_folder_that_cannot_be_is_named_before_the_run(tmp_path):
+    (tmp_path / "file").touch()
+    status, _, err = finished(loadtest("127.0.0.1:9", tmp_path / "file", "--requests", "1", *FAST))
+    assert status == 2 and "--out" in err and len(err.splitlines()) == 1
 
 
 def wait_for_answers(server: Stub, count: int) -> None:
@@ -305,6 +349,11 @@ def test_tls_against_a_plain_server_is_one_clear_line(tmp_path):
         (["--requests", "1", *PROMPTS], "--rate"),
         (["--requests", "1", *FAST, "--search", "1,2"], "--slo"),
         (FAST, "--duration-s or --requests"),
+        (["--requests", "1", *FAST, "--sweep", "1,nan"], "--sweep"),
+        (["--requests", "1", *PROMPTS, "--arrivals", "closed", "--sweep", "0.4"], "whole numbers"),
+        (["--requests", "1", *FAST, "--require-equal"], "--require-equal"),
+        (["--requests", "0", *FAST], "--requests"),
+        (["--requests", "1", *FAST, "--api-key-file", "/dev/null"], "--api-key-file"),
     ],
 )
 def test_wrong_use_is_named_and_has_its_own_status(tmp_path, options, said):

@@ -20,7 +20,7 @@ from cluster.cli import main
 from tests.alone import train_alone
 from tests.integration.conftest import PATIENCE_S, wait_until
 from tests.processes import descendants
-from tests.tiny_llm import make_tiny_llm
+from tests.unit.byte_llm import write_llm
 
 pytestmark = pytest.mark.integration
 STEPS = 150
@@ -30,7 +30,7 @@ POOL = ("ssm-0", "ssm-1")
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tune")
-    llm = make_tiny_llm(folder / "llm")
+    llm = write_llm(folder / "llm")
     path = folder / "config.yaml"
     path.write_text(json.dumps({"model": {"path": str(llm)}, "llm": {"num_threads": 1}}))
     return path

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-PATIENCE_S = 180.0
+PATIENCE_S = 600.0
 APPLICATION = "treeserve"
 SERVE = "/api/serve/applications/"
 
@@ -67,7 +67,10 @@ class Dashboard:
             "args": arguments,
             "deployments": [{"name": "Ingress", "ray_actor_options": ingress}],
         }
-        config = {"proxy_location": "Disabled", "applications": [application]}
+        self.put_all({"proxy_location": "Disabled", "applications": [application]})
+
+    def put_all(self, config: dict[str, Any]) -> None:
+        """The same with all that Serve takes, as in `serveConfigV2`."""
         self._ask("PUT", SERVE, config).raise_for_status()
         wait_until(lambda: self.status() == "RUNNING")
 

@@ -1,178 +1,151 @@
-"""A cluster as KubeRay makes it, whose head dies: streams go on, and a new head heals it.
+"""A cluster as KubeRay makes it, whose GCS dies: streams go on, and a new one heals the cluster.
 
-Head without CPUs, a worker, Ray's control state in Redis, Ray's token, and the application put to
-the dashboard, as the operator does. Needs `redis-server` (Debian's package redis-server).
+The GCS dies with the head's pod; alone, whereupon `ray start --block`, and so the container, ends;
+because Redis does; or alone, and is started again beside all else of the head. What dies
+afterwards is replaced, and so is an LLM that dies while there is no head.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
-from collections.abc import Iterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
-import psutil
 import pytest
-from dashboard import PATIENCE_S, Dashboard, wait_until
+from dashboard import PATIENCE_S, wait_until
+from kuberay import GCS, IS_POSSIBLE, KubeRay, kuberay
+from streams import NUM_STREAMS, Streams, stream
 
 from cluster import ray_api
-from cluster.bench.server import free_port
 from deploy.environment import prepare_environment
 
-pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="no redis-server")
+pytestmark = pytest.mark.skipif(not IS_POSSIBLE, reason="no redis-server")
 
-RAY = str(Path(sys.executable).with_name("ray"))
-MARK = "TREESERVE_TEST_MARK"
-RECONNECT_S = "600"
-"""How long a worker waits for its head: KubeRay sets as much."""
+PARTS = ("Ingress", "RequestManager", "LLMRank", "DraftModel")
+
+Step = Callable[[KubeRay], None]
 
 
-class Cluster:
-    """Redis, a head and a worker; every process carries a mark in its environment."""
+def kill_gcs(cluster: KubeRay) -> None:
+    """As in a container: what else the head runs ends with it."""
+    cluster.kill(GCS)
+    cluster.end_head()
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._mark = secrets.token_hex(8)
-        self._token = secrets.token_hex(32)
-        self.gcs, self.http, self.redis = free_port(), free_port(), free_port()
-        self.dashboard = Dashboard(f"127.0.0.1:{self.http}", self._token)
-        self._head: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        self._run("redis-server", "--port", str(self.redis), "--bind", "127.0.0.1", "--save", "")
-        self.start_head()
-        self._ray("--address", f"127.0.0.1:{self.gcs}", "--num-cpus", "4")
+def kill_redis(cluster: KubeRay) -> None:
+    cluster.kill("redis-server")
+    cluster.end_head()
 
-    def start_head(self) -> None:
-        self._head = self._ray(
-            *("--head", "--num-cpus", "0", "--port", str(self.gcs)),
-            *("--dashboard-host", "127.0.0.1", "--dashboard-port", str(self.http)),
-            *("--ray-client-server-port", str(free_port())),
-            RAY_REDIS_ADDRESS=f"127.0.0.1:{self.redis}",
-        )
-        wait_until(self.dashboard.answers)
 
-    def kill_head(self) -> None:
-        """Everything that the head's pod would hold; the worker's processes are left alone."""
-        assert self._head is not None
-        os.killpg(self._head.pid, signal.SIGKILL)
-        self._head.wait()
+def start_redis_and_head(cluster: KubeRay) -> None:
+    cluster.start_redis()
+    cluster.start_head()
 
-    def processes(self, title: str = "") -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                marked = process.environ().get(MARK) == self._mark
-                if marked and title in " ".join(process.cmdline()):
-                    found.append(process)
-        return found
 
-    def stop(self) -> None:
-        for process in self.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-
-    def _ray(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-        common = (
-            *("--block", "--object-store-memory", "100000000"),
-            *("--node-ip-address", "127.0.0.1"),
-            *("--dashboard-agent-listen-port", str(free_port())),
-            *("--temp-dir", tempfile.mkdtemp(dir=self._folder)),  # as each pod has its own
-        )
-        return self._run(RAY, "start", *arguments, *common, **environment)
-
-    def _run(self, *command: str, **environment: str) -> subprocess.Popen[bytes]:
-        own = {
-            MARK: self._mark,
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": self._token,
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",  # its word for several nodes
-            "RAY_gcs_rpc_server_reconnect_timeout_s": RECONNECT_S,
-            "OMP_NUM_THREADS": "1",
-        }
-        log = (self._folder / f"{Path(command[0]).name}.log").open("ab")
-        with log:
-            return subprocess.Popen(
-                command,
-                env=os.environ | own | environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+def nothing(_cluster: KubeRay) -> None:
+    """It is back already."""
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(smollm2_path: Path) -> Iterator[KubeRay]:
     prepare_environment()
     ray_api.prepare_environment()
-    # Paths of sockets are short.
-    folder = Path("/tmp") / f"treeserve-{secrets.token_hex(4)}"
-    folder.mkdir()
-    running = Cluster(folder)
+    with kuberay() as made:
+        yield made
+
+
+@pytest.fixture
+async def client(cluster: KubeRay) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(
+        base_url=cluster.url,
+        headers={"Authorization": f"Bearer {cluster.key}"},
+        timeout=PATIENCE_S,
+        trust_env=False,
+    ) as made:
+        yield made
+
+
+async def texts(client: httpx.AsyncClient) -> list[str]:
+    """Of all streams, one after the other."""
+    return [(await stream(client, number, asyncio.Event()))[0] for number in range(NUM_STREAMS)]
+
+
+async def drafted(client: httpx.AsyncClient) -> float:
+    """Verified drafts of the draft model; none while there is no manager."""
+    lines = (await client.get("/metrics")).text.splitlines()
+    prefix = 'treeserve_draft_tokens_total{drafter="ssm"'
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(prefix))
+
+
+async def is_answered(client: httpx.AsyncClient) -> bool:
+    body = {"prompt": "Hello", "max_tokens": 1}
     try:
-        running.start()
-        yield running
-    finally:
-        running.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        return (await client.post("/v1/completions", json=body)).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False  # there is no ingress
 
 
-def configuration(model: Path, port: int) -> dict[str, Any]:
-    return {
-        "model": {"path": str(model), "dtype": "float32"},
-        "llm": {"device": "cpu", "num_threads": 1},
-        "scheduler": {"kv_memory_bytes": 8_000_000},
-        "api": {"port": port},
-    }
+async def replaced(cluster: KubeRay, client: httpx.AsyncClient, title: str) -> None:
+    """Kill a part; another comes and works."""
+    victim = cluster.kill(title)
+    since = time.monotonic()
+    await asyncio.to_thread(wait_until, lambda: cluster.processes(title) not in ([], [victim]))
+    async with asyncio.timeout(PATIENCE_S):
+        while not await is_answered(client):
+            await asyncio.sleep(0.2)
+        print(f"{title}: another one, and an answer, after {time.monotonic() - since:.1f} s")
+        before = await drafted(client)
+        while await drafted(client) <= before:
+            await stream(client, 0, asyncio.Event())
 
 
-def ask(port: int, num_tokens: int) -> httpx.Response:
-    body = {
-        "prompt": "Hello",
-        "max_tokens": num_tokens,
-        "ignore_eos": True,
-        "temperature": 0.8,
-        "seed": 3,
-    }
-    url = f"http://127.0.0.1:{port}/v1/completions"
-    return httpx.post(url, json=body, timeout=PATIENCE_S, trust_env=False)
+@pytest.mark.parametrize(
+    ("is_watched", "lose", "heal"),
+    [
+        pytest.param(True, KubeRay.kill_head, KubeRay.start_head, id="head"),
+        pytest.param(True, kill_gcs, KubeRay.start_head, id="gcs"),
+        pytest.param(True, kill_redis, start_redis_and_head, id="redis"),
+        pytest.param(False, KubeRay.restart_gcs, nothing, id="gcs-alone"),
+    ],
+)
+async def test_streams_go_on_and_the_cluster_heals(
+    cluster: KubeRay, client: httpx.AsyncClient, is_watched: bool, lose: Step, heal: Step
+) -> None:
+    await asyncio.to_thread(lambda: cluster.start(is_watched=is_watched))
+    undisturbed = await texts(client)
+    parts = [cluster.processes(title) for title in PARTS]
+    streams = Streams(client)
+    await streams.begin()
+    await asyncio.to_thread(lose, cluster)
+    given, pause_s = await streams.end()
+    assert given == undisturbed
+    print(f"\nthe longest pause between two pieces of a stream: {pause_s:.1f} s")
+    assert await texts(client) == undisturbed  # also what comes while there is no head
+    assert (await client.get("/ready")).status_code == httpx.codes.OK
+
+    since = time.monotonic()
+    await asyncio.to_thread(heal, cluster)
+    await asyncio.to_thread(wait_until, lambda: cluster.dashboard.status() == "RUNNING")
+    print(f"RUNNING again {time.monotonic() - since:.1f} s after the next start")
+    assert await texts(client) == undisturbed
+    assert parts == [cluster.processes(title) for title in PARTS]
+    for title in reversed(PARTS):
+        await replaced(cluster, client, title)
+    assert await texts(client) == undisturbed
 
 
-def answer(port: int, num_tokens: int) -> str:
-    done = ask(port, num_tokens)
-    assert done.status_code == httpx.codes.OK, done.text
-    return str(done.json()["choices"][0]["text"])
-
-
-def test_a_head_that_dies_under_streams(cluster: Cluster, tiny_model: Path) -> None:
-    port = free_port()
-    cluster.dashboard.put(configuration(tiny_model, port), {"num_cpus": 0.1})
-    (manager,) = cluster.processes("RequestManager")
-    alone = answer(port, 1500)
-    texts: list[str] = []
-    asking = [threading.Thread(target=lambda: texts.append(answer(port, 1500))) for _ in range(4)]
-    for thread in asking:
-        thread.start()
-    cluster.kill_head()
-    assert answer(port, 1500) == alone  # also what comes while there is no head
-    for thread in asking:
-        thread.join()
-    assert texts == [alone] * 4
-    cluster.start_head()
-    wait_until(lambda: cluster.dashboard.status() == "RUNNING")
-    assert answer(port, 1500) == alone
-    assert manager.is_running()
-    # The new head does a head's work: what dies is replaced.
-    manager.kill()
-    wait_until(lambda: cluster.processes("RequestManager") not in ([], [manager]))
-    wait_until(lambda: ask(port, 1).status_code == httpx.codes.OK)
-    assert answer(port, 1500) == alone
+async def test_an_llm_that_dies_without_a_head(cluster: KubeRay, client: httpx.AsyncClient) -> None:
+    await asyncio.to_thread(cluster.start)
+    undisturbed = await texts(client)
+    streams = Streams(client)
+    await streams.begin()
+    await asyncio.to_thread(cluster.kill_head)
+    await asyncio.to_thread(cluster.kill, "LLMRank")
+    await asyncio.sleep(5.0)
+    await asyncio.to_thread(cluster.start_head)
+    given, pause_s = await streams.end()
+    assert given == undisturbed
+    print(f"\nthe longest pause between two pieces of a stream: {pause_s:.1f} s")
+    assert await texts(client) == undisturbed

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from actors.llm.actor import LLMActor
 from actors.llm.config import LLMConfig
 from actors.llm.rank import RankOptions
@@ -25,10 +27,9 @@ from tests.unit.near_rank import answers, ask, engine_over
 from tests.unit.request_manager.house import Watcher
 
 NUM_STAGES = 3
-NUM_REQUESTS = 6
+FEW, MANY = 6, 48  # requests: a step of few is the reading of weights, one of many is arithmetic
 NUM_TOKENS = 24
 SECONDS_PER_ROW = 0.02
-PROMPTS = [[5, token] for token in range(NUM_REQUESTS)]
 OFF = SpeculationOptions(enabled=False)
 
 
@@ -90,27 +91,29 @@ async def sleeping_stages() -> AsyncIterator[LLM]:
             await asyncio.to_thread(server.stop, 0.0)
 
 
-async def tokens_per_s(llm: LLM, num_groups: int) -> float:
-    requests = [replace(ask(prompt, NUM_TOKENS), speculation=OFF) for prompt in PROMPTS]
+async def tokens_per_s(llm: LLM, num_requests: int, num_groups: int) -> float:
+    prompts = [[5, token] for token in range(num_requests)]
+    requests = [replace(ask(prompt, NUM_TOKENS), speculation=OFF) for prompt in prompts]
     async with engine_over(llm, Watcher(), num_groups=num_groups) as engine:
         since = time.perf_counter()
         given = await answers(engine, requests)
         seconds = time.perf_counter() - since
-    assert [len(answer.token_ids) for answer in given] == [NUM_TOKENS] * NUM_REQUESTS
-    return NUM_REQUESTS * NUM_TOKENS / seconds
+    assert [len(answer.token_ids) for answer in given] == [NUM_TOKENS] * num_requests
+    return num_requests * NUM_TOKENS / seconds
 
 
 async def test_stages_that_sleep_are_never_idle() -> None:
     rates = {}
     for num_groups in (1, NUM_STAGES):
         async with sleeping_stages() as llm:
-            rates[num_groups] = await tokens_per_s(llm, num_groups)
+            rates[num_groups] = await tokens_per_s(llm, FEW, num_groups)
     ratio = rates[NUM_STAGES] / rates[1]
     print(f"\nstages that sleep: {rates} tokens/s by groups, ratio {ratio:.2f}")
     assert ratio > 2.5
 
 
-async def test_stages_of_the_embedded_model(smollm2_path: Path) -> None:
+@pytest.mark.parametrize("num_requests", [FEW, MANY])
+async def test_stages_of_the_embedded_model(smollm2_path: Path, num_requests: int) -> None:
     options = RankOptions(
         smollm2_path,
         "smollm2",
@@ -122,5 +125,6 @@ async def test_stages_of_the_embedded_model(smollm2_path: Path) -> None:
     rates = {}
     for num_groups in (1, NUM_STAGES):
         async with client_of(SplitRanks(options, 1, NUM_STAGES)) as llm:
-            rates[num_groups] = await tokens_per_s(llm, num_groups)
-    print(f"\nthree stages: {rates} tokens/s by groups, {rates[NUM_STAGES] / rates[1]:.2f} times")
+            rates[num_groups] = await tokens_per_s(llm, num_requests, num_groups)
+    ratio = rates[NUM_STAGES] / rates[1]
+    print(f"\nthree stages, {num_requests} requests: {rates} tokens/s by groups, {ratio:.2f} times")

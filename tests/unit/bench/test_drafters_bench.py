@@ -9,7 +9,8 @@ import pytest
 from actors.request_manager.config import SpeculationConfig
 from actors.request_manager.generation import SpeculationStats
 from cluster.bench import drafters as bench
-from cluster.bench.drafters import ARMS, Served, summary
+from cluster.bench.drafters import ARMS
+from cluster.bench.served import Served, summary
 
 
 def served(task: str, tokens: int, steps: int, seconds: float) -> Served:
@@ -47,7 +48,7 @@ def test_arms_are_configurations(arm: str) -> None:
 def test_wrong_use_is_told_before_anything_is_loaded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(bench, "load_model", pytest.fail)
+    monkeypatch.setattr(bench.Lab, "load", pytest.fail)
     monkeypatch.setattr("sys.argv", ["drafters", str(tmp_path / "none.yaml")])
     with pytest.raises(SystemExit) as caught:
         bench.main()

@@ -46,6 +46,14 @@ def test_where_nothing_was_streamed_there_is_no_ratio():
     assert found["16"]["fewer_bytes"] is None
 
 
+def test_larger_trees_pay_once_a_pass_takes_so_much_longer():
+    dear = result(8.0, 20e6, 2)  # 2 tokens in 4 s, where a plain pass makes one in 1 s
+    found = summarise({PLAIN: result(4.0, 50e6, 4), "16": dear, "64": result(1.0, 20e6, 1)})
+    assert found["16"]["pays_beyond_ms"] == 2000.0  # (1 + 2) / 1 = (4 + 2) / 2
+    assert found["64"]["pays_beyond_ms"] == 0.0
+    assert found[PLAIN]["pays_beyond_ms"] is None
+
+
 def test_another_text_is_told():
     same, other = result(1, 1, 1), result(1, 1, 1, tokens=(1, 2, 3, 4, 6))
     assert equal_texts([same, same]) == 1
@@ -57,11 +65,13 @@ def test_the_drafters_may_fill_the_trees(kind):
     config = parse_config("""
         llm: {offload: nvme, offload_dir: /somewhere}
         ssms: [{path: a}]
-        speculation: {drafters: [ssm]}
+        speculation: {drafters: [ssm, suffix, ngram]}
     """)
     changed = with_offload(config, kind, "fixed", 512)
     assert changed.llm.offload == kind
     assert changed.llm.offload_dir == ("/somewhere" if kind == "nvme" else None)
     assert changed.speculation.max_tree_nodes == 512
     assert changed.ssms[0].max_nodes == 256
+    assert changed.speculation.drafters == ("ssm", "suffix")  # nothing that other modes taught
+    assert not changed.speculation.suffix_global
     assert modes_for([16, 64])["64"] == {"max_nodes": 64}

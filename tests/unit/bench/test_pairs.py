@@ -16,7 +16,7 @@ PLAIN, BUDGET = "plain", "budget"
 
 def answer(*tokens: int, steps: int = 1) -> RawAnswer:
     chunks = [{"choices": [{"text": "x", "token_ids": [token]}]} for token in tokens]
-    account = {"speculative_decoding": {"num_llm_steps": steps}}
+    account = {"speculative_decoding": {"num_llm_steps": steps, "num_draft_tokens": 3 * steps}}
     last = {"choices": [], "usage": {"completion_tokens": len(tokens)}, "metrics": account}
     lines = [f"data: {json.dumps(chunk)}" for chunk in [*chunks, last]]
     data = "".join(f"{line}\n\n" for line in [*lines, "data: [DONE]"]).encode()
@@ -27,6 +27,7 @@ def answer(*tokens: int, steps: int = 1) -> RawAnswer:
 def test_an_answer_is_read_from_its_bytes():
     found = answer(5, 6, 7, steps=2)
     assert (found.num_tokens, found.num_llm_steps, found.token_ids) == (3, 2, (5, 6, 7))
+    assert found.num_draft_nodes == 6
     assert [found.tokens_by(time_s) for time_s in (-1.0, 0.0, 1.5, 9.0)] == [0, 1, 2, 3]
     half = RawAnswer(0.1, found.data, [(0.0, found.arrivals[1][1] - 8)])
     assert half.tokens_by(0.0) == 1, "half a chunk is none"
@@ -85,6 +86,7 @@ def test_figures_of_a_batch_size():
     assert found["ratios"] == pytest.approx([2.0, 3.0, 4.0])
     assert (found["ratio"], found["pairs"]) == (pytest.approx(3.0), 3)
     assert found["tokens_per_step"] == pytest.approx(2.0)
+    assert found["nodes_per_step"] == pytest.approx(3.0)
     assert (found["texts"], found["equal_texts"]) == (3, 1)
     assert found["plain_tokens_per_s"] == pytest.approx(6 / 3)
     assert 2.0 <= found["low"] <= found["ratio"] <= found["high"] <= 4.0

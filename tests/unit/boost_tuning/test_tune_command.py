@@ -14,7 +14,7 @@ from cluster import tune_command
 from cluster.cli import main
 from cluster.tune_teacher import Teacher
 from tests.alone import train_alone
-from tests.tiny_llm import make_tiny_llm
+from tests.unit.byte_llm import write_llm
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def llm(tmp_path: Path) -> Path:
-    return make_tiny_llm(tmp_path / "llm")
+    return write_llm(tmp_path / "llm")
 
 
 @pytest.fixture

@@ -68,6 +68,26 @@ def test_every_file_that_is_no_good_is_told_of(
 
 
 @pytest.mark.parametrize("command", ["validate", "serve"])
+def test_mistakes_of_the_configuration_and_of_its_files_are_told_at_once(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("""
+        model: {path: nosuch-model}
+        llm: {tensor_paralel: 2}
+        ssms: [{path: /nowhere/a}]
+        speculation: {max_depth: 0, drafters: [ssm]}
+        api: {api_keys_file: /nowhere/keys}
+        grpc: {tls: {ca: /nowhere/ca, cert: /nowhere/cert}}
+    """)
+    assert cli.main([command, str(path)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    fields = ["llm.tensor_paralel", "speculation.max_depth", "grpc.tls.key"]
+    fields += ["model.path", "ssms.0.path", "api.api_keys_file"]
+    assert [line.split(":")[1].strip() for line in lines] == fields
+
+
+@pytest.mark.parametrize("command", ["validate", "serve"])
 def test_the_model_that_is_here_is_looked_at(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -117,7 +117,7 @@ def test_values_of_another_type_are_refused(text: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        ("llm: {replicas: 2}", "llm.replicas"),
+        ("llm: {replicas: 2, trace_file: x}", "llm.trace_file"),
         ("llm: {offload: disk}", "llm.offload"),
         ("llm: {offload: cpu, tensor_parallel: 3}", "llm.offload"),
         ("llm: {offload: cpu, offload_dir: /tmp}", "llm.offload_dir"),
@@ -129,6 +129,35 @@ def test_values_of_another_type_are_refused(text: str, path: str) -> None:
 def test_what_is_not_built_yet_is_refused(text: str, path: str) -> None:
     (found,) = problems(text)
     assert found.startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("0", "llm.replicas"),
+        ("65", "llm.replicas"),
+        ("'2'", "llm.replicas"),
+        ("true", "llm.replicas"),
+        ("{min: 1}", "llm.replicas.max"),
+        ("{min: 0, max: 2}", "llm.replicas.min"),
+        ("{min: 3, max: 2}", "llm.replicas"),
+        ("{max: 2, wait: 1}", "llm.replicas.wait"),
+        ("{max: 2, wait_s: 0}", "llm.replicas.wait_s"),
+        ("{max: 2, occupancy: 1.5}", "llm.replicas.occupancy"),
+        ("{max: 2, down_delay_s: -1}", "llm.replicas.down_delay_s"),
+    ],
+)
+def test_replicas_that_cannot_be_are_one_mistake(text: str, path: str) -> None:
+    (found,) = problems(f"llm: {{replicas: {text}}}")
+    assert found.startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize(("text", "ends"), [("3", (3, 3)), ("{max: 4}", (1, 4))])
+def test_a_number_of_replicas_is_a_range_too(text: str, ends: tuple[int, int]) -> None:
+    config = parse_config(f"llm: {{replicas: {text}}}")
+    assert (config.llm.replicas.min, config.llm.replicas.max) == ends
+    assert config.llm.replicas.is_fixed == (ends[0] == ends[1])
+    assert with_address(config, None, 9).llm == config.llm, "also by way of JSON"
 
 
 def test_several_draft_models_have_a_name_each() -> None:

@@ -207,8 +207,8 @@ def test_noise_by_part(metrics: Metrics, registry: CollectorRegistry) -> None:
 
 
 def test_gauges_are_set_not_added(metrics: Metrics, registry: CollectorRegistry) -> None:
-    metrics.gauges(3, 2, 10, 100)
-    metrics.gauges(1, 0, 4, 100)
+    metrics.gauges(3, 2, 50, 10, 100)
+    metrics.gauges(1, 0, 0, 4, 100)
     value = registry.get_sample_value
     assert value("treeserve_requests_running", LABELS) == 1
     assert value("treeserve_requests_waiting", LABELS) == 0

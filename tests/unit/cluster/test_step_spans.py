@@ -1,4 +1,4 @@
-"""Spans of steps: one for each request that is traced, with what was done in the step below it."""
+"""Spans of steps: one for each traced request, with what was done in the step below the first."""
 
 from __future__ import annotations
 
@@ -157,6 +157,29 @@ def test_phases_follow_one_another_on_the_walls_clock() -> None:
         "treeserve.batch.tokens": 20,
         "treeserve.tokens.run": 1,
         "treeserve.tree.nodes": 8,
+        "treeserve.tokens.accepted": 3,
+        "treeserve.tokens.committed": 4,
+    }
+
+
+def test_what_a_step_did_is_told_once_and_linked_to_by_its_other_requests() -> None:
+    recorded = RecordedSpans()
+    other = KEPT.replace(TRACE_ID, TRACE_ID[::-1])
+    spans = spans_at(recorded, 109.0)
+    spans.drafter_called(DraftCall("ssm-0", "answered", 100.0, 102.0, {2}))
+    spans.step_done(record(TracedRow(1, KEPT, 5, 0, 0, 0), TracedRow(2, other, 1, 8, 3, 4)))
+    first, second = recorded.ended("step")
+    assert (trace_id(first), trace_id(second)) == (TRACE_ID, TRACE_ID[::-1])
+    assert [link.context for link in second.links] == [first.get_span_context()]
+    assert not first.links
+    assert (
+        first.attributes["treeserve.tokens.run"],
+        second.attributes["treeserve.tokens.run"],
+    ) == (5, 1)
+    inside = [span for span in recorded.ended() if span.name != "step"]
+    assert [span.name for span in inside] == ["draft ssm-0", "llm", "verify"]
+    assert {parent_id(span) for span in inside} == {span_id(first)}
+    assert inside[-1].attributes == {
         "treeserve.tokens.accepted": 3,
         "treeserve.tokens.committed": 4,
     }

@@ -128,6 +128,16 @@ async def test_draining_lets_those_inside_end_and_nobody_else_in(serve, ids):
     assert await draining
 
 
+async def test_whoever_comes_while_the_server_is_replaced_is_answered(serve, ids):
+    door = Door(ApiKeys())
+    served = serve(ids("abc"), door=door)
+    door.is_parting = True
+    answer = await served.http.post("/v1/completions", json=HELLO)
+    assert answer.status_code == 200
+    assert answer.headers["connection"] == "close"
+    assert await door.empty(0.0)
+
+
 async def test_only_so_many_are_let_in_at_one_time(serve, ids):
     served = serve(ids("abc"), hold_after=0, door=Door(ApiKeys(), max_inside=1))
     running = asyncio.create_task(status(served, {}))

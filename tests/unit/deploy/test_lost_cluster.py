@@ -27,7 +27,7 @@ def test_it_is_said_before_anything_is_taken_down(
 
     config = Config.model_validate({"api": {"port": 1}})
     monkeypatch.setattr(serve_command, "_serving", serving)
-    monkeypatch.setattr(serve_command, "load_config", lambda _: config)
+    monkeypatch.setattr(serve_command, "load_with_files", lambda _: config)
     monkeypatch.setattr(serve_command, "check_files", lambda _: Path("model"))
     monkeypatch.setattr(serve_command, "bound_socket", lambda *_: socket.socket())
     monkeypatch.setattr(serve_command, "_first_token", lambda *_: None)

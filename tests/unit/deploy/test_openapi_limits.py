@@ -95,8 +95,9 @@ def edges(schema):
             last, beyond = ({str(n): 1 for n in range(limit + more)} for more in (0, 1))
             yield keyword, last, beyond
         elif keyword == "propertyNames":
-            assert limit == {"pattern": "^[0-9]{1,10}$"}
-            yield keyword, {"0000000007": 1}, {"00000000007": 1}
+            for beyond in (str(VOCAB_SIZE), "007", "-1", ""):
+                assert not re.search(limit["pattern"], beyond)
+                yield keyword, {str(VOCAB_SIZE - 1): 1, "0": 1}, {beyond: 1}
         elif keyword == "const":
             yield keyword, limit, (not limit if isinstance(limit, bool) else limit + "x")
         elif keyword == "enum":
@@ -190,6 +191,20 @@ def test_it_tells_how_the_server_is_configured():
     assert told(schemas, "Speculation", "max_nodes")["minimum"] == 0
     assert told(schemas, "Speculation", "drafters[]")["enum"] == ["ssm"]
     assert told(schemas, "ChatRequest", "n")["maximum"] == 5
+
+
+@pytest.mark.parametrize("size", [1, 2, 10, 11, 100, 101, 290, 1001, 4096])
+def test_the_ids_of_logit_bias_are_told(size):
+    class Backend(ScriptedBackend):
+        @property
+        def description(self):
+            return replace(super().description, vocab_size=size)
+
+    tokenizer = toy_tokenizer()
+    schemas = schemas_of(Served(Backend(toy_vocabulary(tokenizer), lambda _: ()), tokenizer))
+    pattern = told(schemas, "ChatRequest", "logit_bias")["propertyNames"]["pattern"]
+    assert [n for n in range(12 * size) if re.search(pattern, str(n))] == list(range(size))
+    assert not any(re.search(pattern, text) for text in ("", "00", "01", "1a", "-1", "1.0"))
 
 
 @pytest.mark.parametrize("nodes", [-1, -(10**30), 1024, 10**30])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import NamedTuple
@@ -39,6 +40,7 @@ class TransportError(Exception):
     """Stands for whatever Serve raises."""
 
 
+SERVED = BackendDescription("m", 100, 300)
 LOST = TransportError("actor died")
 REFUSALS = [InputError("bad", "prompt"), OverloadedError("full"), UnavailableError("draining")]
 FIRST, SECOND = GenerationEvent((5, 6), 2), GenerationEvent((7,), 3)
@@ -49,7 +51,7 @@ Script = Sequence[GenerationEvent | Exception | None]
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager_link, "RETRY_S", 0.0)
+    monkeypatch.setattr(manager_link, "ROLL_CALL_S", 0.0)
 
 
 class Running(NamedTuple):
@@ -86,10 +88,13 @@ class Manager:
         self.requests: list[GenerationRequest] = []
         self.cancelled: list[str] = []
         self.num_exchanges = 0
+        self.is_present = True
+        self._numbers = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
         self._new()
 
     def _new(self) -> None:
+        self.id = f"manager-{next(self._numbers)}"
         self.sessions = Sessions(ScriptedEngine(self))  # type: ignore[arg-type]
         self._died = asyncio.Event()
 
@@ -107,20 +112,24 @@ class Manager:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def roll_call(self) -> list[manager_link.Manager | None]:
+        await asyncio.sleep(0)
+        return [manager_link.Manager(self.id, "c", SERVED)] if self.is_present else []
+
     async def exchange(
-        self, session_id: str, groups: Sequence[Group], cancelled: Sequence[str]
+        self, manager_id: str, session_id: str, groups: Sequence[Group], cancelled: Sequence[str]
     ) -> list[TreeServeError | None]:
         self.num_exchanges += 1
         await asyncio.sleep(0)
         return self.sessions.exchange(session_id, groups, cancelled)
 
-    def events(self, session_id: str) -> Events:
+    def events(self, manager_id: str, session_id: str) -> Events:
         return Events(self, session_id)
 
-    async def targets(self) -> list[Target]:
+    async def targets(self, manager_id: str) -> list[Target]:
         raise LOST
 
-    async def metrics(self) -> str:
+    async def metrics(self, manager_id: str) -> str:
         raise LOST
 
     @asynccontextmanager
@@ -128,11 +137,13 @@ class Manager:
         self, timeout_s: float | None = None, restart_timeout_s: float = 20.0
     ) -> AsyncIterator[ServeBackend]:
         foreign = (TransportError, TreeServeError)
-        link = ManagerLink(Transport(self.events, self.exchange, foreign, to_ours))
+        link = ManagerLink(
+            Transport(self.roll_call, self.events, self.exchange, foreign, to_ours), "c"
+        )
         await link.start(20.0)
         try:
             yield ServeBackend(
-                BackendDescription("m", 100, 300),
+                SERVED,
                 link,
                 self.metrics,
                 self.targets,
@@ -158,8 +169,14 @@ class Events:
             while True:
                 coming = asyncio.ensure_future(anext(batches))
                 dying = asyncio.ensure_future(died.wait())
-                await asyncio.wait((coming, dying), return_when=asyncio.FIRST_COMPLETED)
-                dying.cancel()
+                try:
+                    await asyncio.wait((coming, dying), return_when=asyncio.FIRST_COMPLETED)
+                except asyncio.CancelledError:
+                    coming.cancel()
+                    await asyncio.gather(coming, return_exceptions=True)
+                    raise
+                finally:
+                    dying.cancel()
                 if not coming.done():
                     coming.cancel()
                     await asyncio.gather(coming, return_exceptions=True)
@@ -258,6 +275,45 @@ async def test_a_manager_that_stops_hands_its_requests_on() -> None:
     assert manager.cancelled == ["r"]
 
 
+async def test_a_manager_that_is_to_stop_is_left_before_it_does() -> None:
+    manager = Manager([FIRST, None], [SECOND], [LAST])
+    got = []
+    async with manager.backend() as backend:
+
+        async def come() -> list[GenerationEvent]:
+            return [event async for _, event in backend.generate([request("late")])]
+
+        async for _, event in backend.generate([request()]):
+            if event == FIRST:
+                manager.is_present = False
+                while not backend._link.is_being_replaced:
+                    await asyncio.sleep(0)
+                with pytest.raises(UnavailableError):
+                    await anext(backend.generate([request("probe", internal=True)]))
+                late = asyncio.create_task(come())
+                await asyncio.sleep(0)
+                manager.scripts = [[LAST], [LAST]]
+                manager._new()
+                manager.is_present = True
+            got.append(event)
+        assert await late == [LAST], "it has waited for the next manager"
+    assert got == [FIRST, LAST]
+    emitted = {asked.request_id: asked.emitted_ids for asked in manager.requests}
+    assert emitted == {"r": FIRST.token_ids, "late": ()}
+    assert manager.cancelled == ["r"]
+
+
+async def test_a_manager_that_leaves_counts_as_no_loss() -> None:
+    manager = Manager(*([[None]] * (MAX_SUBMISSIONS + 2)), [LAST])
+    async with manager.backend() as backend:
+        asking = asyncio.ensure_future(anext(backend.generate([request()])))
+        for number in range(MAX_SUBMISSIONS + 2):
+            while len(manager.requests) <= number:
+                await asyncio.sleep(0)
+            manager._new()
+        assert await asking == (0, LAST)
+
+
 async def test_prompt_logprobs_are_delivered_once() -> None:
     scored = (TokenLogprob(2, -1.0, TopLogprobs((2,), (-1.0,))),)
     first = GenerationEvent((5,), 1, prompt_logprobs=scored)
@@ -282,22 +338,10 @@ async def test_losses_are_counted_from_the_last_token_on() -> None:
 
 async def test_a_new_manager_is_not_waited_for_for_ever() -> None:
     manager = Manager([FIRST, None, LOST])
-    events = manager.events
-
     async with manager.backend(restart_timeout_s=0.0) as backend:
         with pytest.raises(UnavailableError, match="another one is being started"):
             async for _ in backend.generate([request()]):
-                manager.events = lambda _: Never()  # type: ignore[assignment,method-assign]
-        manager.events = events  # type: ignore[method-assign]
-
-
-class Never:
-    async def __aiter__(self) -> AsyncIterator[Batch]:
-        await asyncio.Event().wait()
-        yield {}
-
-    def cancel(self) -> None:
-        pass
+                manager.is_present = False
 
 
 async def test_a_probe_is_not_submitted_again() -> None:

@@ -36,6 +36,11 @@ def stages() -> Manifests:
 
 
 @pytest.fixture
+def replicas() -> Manifests:
+    return Manifests(render(OVERLAYS / "replicas"))
+
+
+@pytest.fixture
 def offload() -> Manifests:
     return Manifests(render(OVERLAYS / "offload"))
 

@@ -23,10 +23,15 @@ def worker_pods(manifests: Manifests) -> list[Workload]:
     return [worker for worker in manifests.workers for _ in range(worker.max_pods)]
 
 
-def bundles(manifests: Manifests) -> Sequence[Bundle]:
-    """What the manager's placement group asks for: Serve's file has the last word."""
+def group(manifests: Manifests) -> Sequence[Bundle]:
+    """What a manager's placement group asks for: Serve's file has the last word."""
     asked = manifests.deployment("RequestManager").get("placement_group_bundles")
     return asked or plan_placement(manifests.config).bundles
+
+
+def bundles(manifests: Manifests) -> Sequence[Bundle]:
+    """Those of all managers that there may be."""
+    return list(group(manifests)) * manifests.config.llm.replicas.max
 
 
 def ingress_wants(manifests: Manifests) -> Bundle:
@@ -37,7 +42,10 @@ def ingress_wants(manifests: Manifests) -> Bundle:
 def ways(manifests: Manifests) -> Iterator[Way]:
     """All in which every bundle fits; none if the pods are too few or too small."""
     hosts, asked = worker_pods(manifests), bundles(manifests)
-    for way in product(range(len(hosts)), repeat=len(asked)):
+    strategy = manifests.deployment("RequestManager").get("placement_group_strategy")
+    together = len(group(manifests)) if strategy == "STRICT_PACK" else 1
+    for places in product(range(len(hosts)), repeat=len(asked) // together):
+        way = tuple(place for place in places for _ in range(together))
         if all(_fits(on(way, pod, asked), host.resources) for pod, host in enumerate(hosts)):
             yield way
 
@@ -69,7 +77,7 @@ def placement_problems(manifests: Manifests) -> Iterator[str]:
     """Does everything find a pod, whatever way Ray takes, and does it need every pod?"""
     placement, asked, hosts = (
         plan_placement(manifests.config),
-        bundles(manifests),
+        group(manifests),
         worker_pods(manifests),
     )
     planned = [{name: bundle.get(name, 0) for name in RESOURCES} for bundle in placement.bundles]

@@ -103,6 +103,8 @@ def time_problems(manifests: Manifests) -> Iterator[str]:
     """Is every grace longer than what it is to outlast?"""
     config = manifests.config
     longest_s = config.api.request_timeout_s or float("inf")
+    if config.api.drain_timeout_s <= longest_s:
+        yield "an ingress that is replaced goes before its longest answer has ended"
     if manifests.service["rayClusterDeletionDelaySeconds"] <= longest_s:
         yield "an old cluster goes before its longest answer has ended"
     for worker in worker_pods(manifests):

@@ -203,6 +203,12 @@ def test_a_grace_that_is_too_short(cpu: Manifests, path: str, value: object) -> 
     assert len(list(time_problems(cpu))) == 1
 
 
+def test_an_ingress_that_is_replaced_too_soon(cpu: Manifests) -> None:
+    change_serve(cpu, "drain_timeout_s: 620", "drain_timeout_s: 30")
+    (problem,) = time_problems(cpu)
+    assert "an ingress that is replaced" in problem
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -359,3 +365,17 @@ def test_spans_to_a_port_that_is_closed(cpu: Manifests, port: int, is_let_out: b
 def test_metrics_are_found_in_any_query() -> None:
     query = 'sum by (le) (rate(a_bucket{x=~"b.*",y!="{"}[5m])) / on (z) group_left (w) c and 5 > d'
     assert list(used(query)) == [("a_bucket", {"x", "y"}), ("c", set()), ("d", set())]
+
+
+def test_a_fourth_manager_added_as_the_readme_tells(replicas: Manifests) -> None:
+    change_serve(replicas, "max: 3", "max: 4")
+    assert any("do not fit the pods" in problem for problem in placement_problems(replicas))
+    change(replicas, "replace", f"{STAGE}/maxReplicas", 3)
+    assert list(placement_problems(replicas)) == []
+
+
+def test_managers_that_may_share_a_pod(replicas: Manifests) -> None:
+    change_serve(replicas, ", manager: 1}", "}")
+    change(replicas, "replace", f"{WORKER}/rayStartParams/num-cpus", "7")
+    problems = list(placement_problems(replicas))
+    assert "all bundles fit fewer pods than the 3 that there may be" in problems

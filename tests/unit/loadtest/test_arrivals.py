@@ -61,6 +61,8 @@ def test_both_limits_hold():
         (ArrivalSpec("poisson", float("nan"), num_requests=1), "--rate"),
         (ArrivalSpec("gamma", 1.0, burstiness=0.0, num_requests=1), "--burstiness"),
         (ArrivalSpec("poisson", 1.0), "--duration-s or --requests"),
+        (ArrivalSpec("poisson", 1e9, duration_s=60.0), "at most"),
+        (ArrivalSpec("ramp", 1.0, start_rate=1e9, duration_s=60.0), "at most"),
         (ArrivalSpec("ramp", 1.0, num_requests=3), "--duration-s"),
         (ArrivalSpec("steps", 1.0, num_requests=3), "steps"),
     ],

@@ -92,6 +92,17 @@ def test_what_was_begun_is_kept_when_the_run_is_stopped():
     assert driver.num_open == 0
 
 
+def test_a_run_that_is_stopped_before_it_begins_sends_nothing():
+    for play in (
+        lambda driver: driver.open_loop([session(0)]),
+        lambda driver: driver.closed_loop([session(0, None)], 1, None),
+    ):
+        driver = Driver(ScriptedSender([ANSWER]))
+        driver.stop()
+        run_virtual(play(driver))
+        assert driver.records == []
+
+
 def test_a_pause_of_the_loop_counts_for_every_moment_in_it():
     async def paused():
         async with watch() as vitals:

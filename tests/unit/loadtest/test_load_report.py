@@ -16,6 +16,7 @@ from loadtest.experiment import Experiment, Results
 from loadtest.lab import Measurement, RunSettings, Stretch
 from loadtest.plan import Plan
 from loadtest.planning import Planner
+from loadtest.report import charts
 from loadtest.report.files import SCHEMA_VERSION, write_report
 from loadtest.report.svg import Axis, Series, line_chart
 from loadtest.report.units import number, percent, seconds
@@ -23,13 +24,13 @@ from loadtest.scrape import Scrapes
 from loadtest.slo import Slo
 from loadtest.stub.script import Behaviour
 from loadtest.summary import Judging
-from loadtest.target import Target, base_url
+from loadtest.target import Target
 from loadtest.verdict import judge_results
 from loadtest.vitals import Vitals
 from loadtest.workload import LengthRange, WorkloadSpec
 
 HOSTILE = "<script>alert(1)</script>"
-JUDGING = Judging(Slo({"ttft": 1.0}))
+JUDGING = Judging(Slo({"ttft": 1.0}), warm_up_s=1.0)
 
 
 def outcome_of_run(arm):
@@ -109,10 +110,20 @@ def test_the_json_has_a_schema_version_and_its_own_definitions(folder):
 def test_the_raw_times_give_the_figures_again(folder):
     rows = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
     assert len(rows) == 80
-    row = rows[0]
+    assert [row["measured"] for row in rows[:40]] == [False] * 10 + [True] * 30
+    row = rows[0]  # tokens that came in the window count, whichever request they belong to
     assert row["chunks"][0][0] - row["sent_s"] == pytest.approx(0.02)
     assert [tokens for _, tokens in row["chunks"]] == [2, 3, 2, 3]
     assert rows[1]["outcome"] == "http_5xx"
+
+
+def test_a_time_line_counts_tokens_also_outside_the_window(monkeypatch):
+    _, measurement, summary = outcome_of_run("A")
+    lines = []
+    monkeypatch.setattr(charts, "line_chart", lambda *drawn, **_: lines.append(drawn) or "")
+    charts.timeline_charts(measurement, summary)
+    ((_, points, *_),) = [(one.name, one.points) for one in lines[1][1]]
+    assert sum(tokens for _, tokens in points) == 40 * 10
 
 
 def test_no_file_holds_the_key_and_only_the_schedule_the_prompts(folder):
@@ -139,17 +150,3 @@ def test_charts_of_odd_data_hold_no_odd_numbers(points, log):
 def test_figures_are_written_for_people():
     assert seconds(0.0123) == "12.3 ms" and seconds(2.5) == "2.50 s" and seconds(None) != "None"
     assert number(12345.6) == "12,346" and number(3.0) == "3" and percent(0.123) == "12.3 %"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "127.0.0.1:8000",
-        "http://127.0.0.1:8000/",
-        "http://127.0.0.1:8000/v1",
-        "http://127.0.0.1:8000/v1/chat/completions",
-    ],
-)
-def test_addresses_are_taken_as_people_write_them(text):
-    assert base_url(text) == "http://127.0.0.1:8000"
-    assert base_url("https://host/prefix/v1") == "https://host/prefix"

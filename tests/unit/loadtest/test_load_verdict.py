@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import aiohttp
 import numpy as np
@@ -16,9 +17,10 @@ from loadtest.errors import UsageError
 from loadtest.experiment import Results
 from loadtest.failures import FOREIGN, MAPPING, outcome_of
 from loadtest.records import OUTCOME_MEANINGS, Outcome, RequestRecord
+from loadtest.report import tables
 from loadtest.report.highlights import highlights
 from loadtest.scrape import Scrapes, ServerSide, server_side
-from loadtest.search import highest_rate
+from loadtest.search import SearchResult, highest_rate
 from loadtest.slo import Slo
 from loadtest.stub.script import Behaviour
 from loadtest.summary import Judging
@@ -42,7 +44,7 @@ def results(*summaries):
 def test_slos_are_read_and_applied():
     slo = Slo.parse("ttft=1.0, tpot=0.06", 0.95)
     assert slo.limits_s == {"ttft": 1.0, "tpot": 0.06}
-    for text in ("ttft", "ttft=x", "ttft=0", "speed=1", "ttft=nan", ""):
+    for text in ("ttft", "ttft=x", "ttft=0", "speed=1", "ttft=nan", "ttft=inf", ""):
         with pytest.raises(UsageError):
             Slo.parse(text, 0.9)
 
@@ -84,6 +86,44 @@ def test_a_run_without_an_answer_has_failed():
     assert json.loads(json.dumps(last_line(results(summary), verdict)))["errors"] == {
         "http_5xx": 20
     }
+
+
+@pytest.mark.parametrize(("cached", "told"), [(5, False), (60, True)])
+def test_a_prefix_cache_that_flatters_is_told(cached, told):
+    records = run([Behaviour()])
+    for record in records:
+        record.prompt_tokens, record.cached_tokens = 100, cached
+    verdict = judge_results(results(summary_of(records)), None, require_equal=False)
+    assert any(f"{cached} % of prompt tokens" in reason for reason in verdict.reasons) is told
+
+
+def test_an_invalid_run_that_was_interrupted_says_both():
+    late = Vitals([0.1] * 100, 0.1, 1.0)
+    summary = replace(summary_of(run([Behaviour()]), vitals=late), stopped=True)
+    verdict = judge_results(results(summary), None, require_equal=False)
+    assert verdict.word == "INVALID" and "ended before its time" in verdict.reasons
+
+
+def test_a_sweep_fails_only_if_every_load_is_beyond_the_slo():
+    slow = summary_of(run([Behaviour(ttft_s=2.0)]), Judging(SLO))
+    quick = replace(summary_of(run([Behaviour()]), Judging(SLO)), load=2.0)
+    for second, word in ((quick, "MEASURED"), (replace(slow, load=2.0), "FAILED")):
+        verdict = judge_results(results(slow, second), SLO, require_equal=False)
+        assert (verdict.word, verdict.good) == (word, word == "MEASURED")
+
+
+def test_a_search_that_was_broken_off_says_nothing_of_its_lowest_rate():
+    summary = replace(summary_of(run([Behaviour()]), Judging(SLO)), stopped=True)
+    found = Results(summaries=[summary], searches={"": SearchResult(None, None, ())})
+    verdict = judge_results(found, SLO, require_equal=False)
+    assert verdict.word == "INTERRUPTED"
+    assert not any("lowest" in reason for reason in verdict.reasons)
+
+
+def test_a_warm_up_longer_than_the_run_is_named():
+    summary = summary_of(run([Behaviour()]), Judging(SLO, warm_up_s=100.0))
+    verdict = judge_results(results(summary), SLO, require_equal=False)
+    assert verdict.word == "FAILED" and "no request was due" in verdict.reasons[0]
 
 
 def test_a_run_that_was_never_begun_was_interrupted():
@@ -219,6 +259,20 @@ def test_known_servers_are_summed_up_by_the_names_that_they_use():
         "draft nodes in a tree": "6",
         "draft tokens accepted": "25 %",
     }
+
+
+def test_only_what_counts_can_tell_of_a_restart():
+    page = '# TYPE s summary\ns{{quantile="0.5"}} {0}\ns_sum {1}\ns_count {1}\nuntyped {0}\n'
+    found = server_side(Scrapes([(0.0, page.format(9, 1)), (1.0, page.format(2, 3))]))
+    assert not found.restarted
+    assert found.mean("s") == 1.0
+    assert found.gauges["untyped"] == [9.0, 2.0]
+
+
+def test_figures_that_are_none_are_written_all_the_same():
+    values = "# TYPE a gauge\na NaN\n# TYPE b counter\nb_total NaN\n# TYPE c gauge\nc -Inf\n"
+    found = server_side(Scrapes([(0.0, values), (1.0, values)]))
+    assert "nan" in tables.server_side(found)
 
 
 def test_a_page_that_is_no_metrics_is_left_out():

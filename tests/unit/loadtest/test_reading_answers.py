@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadtest.acceptance import acceptance
 from loadtest.answers import AnswerReader, StreamFailure
 from loadtest.records import Chunk, Outcome, RequestRecord
-from loadtest.sse import EventSplitter
+from loadtest.sse import MOST_BYTES, EventSplitter, EventTooLongError
 from loadtest.tokens import CountSource, count_tokens
 
 settings.register_profile("untimed", deadline=None)
@@ -22,7 +23,10 @@ def record(**fields):
     return RequestRecord(0, 0, 0.0, 0.0, **fields)
 
 
-STREAM = b": hello\r\n\r\ndata: one\n\nevent: x\ndata:two\r\ndata: more\r\n\r\n\n\ndata: [DONE]\n\n"
+STREAM = (
+    b": hello\r\n\r\ndata: one\n\nevent: x\ndata:two\r\ndata: more\r\n\r\n\n\n"
+    b"data: \xc3\xa4\r\rid: 7\rdata: b\n\r\ndata: [DONE]\n\n"
+)
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
@@ -30,7 +34,25 @@ def test_however_the_bytes_are_cut_the_events_are_the_same(places):
     cuts = [0, *sorted(places), len(STREAM)]
     splitter = EventSplitter()
     events = [event for start, end in pairwise(cuts) for event in splitter.feed(STREAM[start:end])]
-    assert events == [b"one", b"two\nmore", b"[DONE]"]
+    assert events == [b"one", b"two\nmore", b"\xc3\xa4", b"b", b"[DONE]"]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_an_event_is_complete_with_its_last_byte_whatever_ends_its_lines(end):
+    splitter = EventSplitter()
+    assert splitter.feed(b"data: one" + end + end) == [b"one"]
+    assert splitter.feed(b"data: two" + end + end) == [b"two"]
+
+
+def test_a_byte_order_mark_spoils_no_event():
+    assert EventSplitter().feed(b"\xef\xbb\xbfdata: one\n\n") == [b"one"]
+
+
+def test_an_event_without_an_end_is_given_up():
+    splitter = EventSplitter()
+    assert splitter.feed(b"data: " + b"x" * (MOST_BYTES - 6)) == []
+    with pytest.raises(EventTooLongError):
+        splitter.feed(b"x")
 
 
 def read(*events, into=None):
@@ -94,6 +116,12 @@ def test_reasoning_and_tool_calls_are_part_of_the_answer():
         ({"other": 1}, Outcome.BAD_STREAM),
         ({"choices": [{}]}, Outcome.BAD_STREAM),
         ({"choices": 5}, Outcome.BAD_STREAM),
+        ({"choices": [{"text": 5}]}, Outcome.BAD_STREAM),
+        ({"choices": [{"text": "a", "token_ids": "abc"}]}, Outcome.BAD_STREAM),
+        ({"choices": [], "usage": {"completion_tokens": "12"}}, Outcome.BAD_STREAM),
+        ({"choices": [], "usage": {"completion_tokens": -1}}, Outcome.BAD_STREAM),
+        ({"choices": [], "usage": {"prompt_tokens": 1e400}}, Outcome.BAD_STREAM),
+        (b"[" * 100_000, Outcome.BAD_STREAM),
         ({"error": {"message": "out of memory"}}, Outcome.ERROR_EVENT),
         ({"error": "out of memory"}, Outcome.ERROR_EVENT),
     ],
@@ -104,6 +132,35 @@ def test_events_of_another_shape_are_failures(event, outcome):
     assert raised.value.outcome is outcome
     if outcome is Outcome.ERROR_EVENT:
         assert raised.value.detail == "out of memory"
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        5,
+        [],
+        {"speculative_decoding": [1]},
+        {"speculative_decoding": {"num_llm_steps": "many"}},
+        {"speculative_decoding": {"acceptance_histogram": [1, None]}},
+        {"speculative_decoding": {"acceptance_histogram": {"1": 2}}},
+    ],
+)
+def test_an_account_of_another_shape_is_none(metrics):
+    found, _ = read(chat({"content": "Hi"}), {"choices": [], "metrics": metrics})
+    assert found.speculation == {} and acceptance([found]) is None
+
+
+def test_what_a_server_says_is_shown_as_one_printable_line():
+    with pytest.raises(StreamFailure) as raised:
+        read({"error": {"message": "out\nof \x1b[31mmemory \ud800" + "!" * 500}})
+    assert len(raised.value.detail) == 200
+    assert raised.value.detail.startswith("out of \ufffd[31mmemory \ufffd!")
+    raised.value.detail.encode()
+
+
+def test_tokens_told_while_reading_count_for_hanging_up():
+    _, reader = read(chat({"content": "Hi"}) | {"usage": {"completion_tokens": 7}})
+    assert reader.num_seen == 7
 
 
 def test_the_end_tells_whole_answers_from_others():
@@ -170,7 +227,26 @@ def test_without_anything_a_chunk_is_counted_and_said_to_be_a_guess():
     assert (found.source, found.per_chunk) == (CountSource.CHUNKS, (1, 1))
 
 
-@given(st.lists(st.text(max_size=6), min_size=1, max_size=20), st.integers(0, 60))
+def test_a_short_first_text_is_a_token_too():
+    """Else the time to first token would be the second chunk's."""
+    texts = ("I", " think", " therefore")
+    assert count_tokens(record(chunks=chunks(*texts), completion_tokens=3)).per_chunk == (1, 1, 1)
+    assert count_tokens(record(chunks=chunks(*texts), completion_tokens=2)).per_chunk == (1, 0, 1)
+    late = count_tokens(record(chunks=chunks(*texts, usage=[0, 1, 3])))
+    assert (late.source, late.per_chunk) == (CountSource.USAGE, (1, 0, 2))
+    halves = count_tokens(record(chunks=chunks("o", "ne two")), Ruler())
+    assert (halves.source, halves.per_chunk) == (CountSource.TOKENIZER, (1, 1))
+
+
+def test_a_usage_of_nothing_for_a_text_is_not_believed():
+    for found in (
+        count_tokens(record(chunks=chunks("a", "b"), completion_tokens=0)),
+        count_tokens(record(chunks=chunks("a", "b", usage=[0, 0]), completion_tokens=0)),
+    ):
+        assert (found.source, found.per_chunk) == (CountSource.CHUNKS, (1, 1))
+
+
+@given(st.lists(st.text(max_size=6), min_size=1, max_size=20), st.integers(1, 60))
 def test_shared_counts_add_up(texts, total):
     found = count_tokens(record(chunks=chunks(*texts), completion_tokens=total))
     assert found.total == total

@@ -25,10 +25,45 @@ def test_a_mooncake_trace_is_read(tmp_path):
     path = tmp_path / "trace.jsonl"
     row = {"timestamp": 1500, "input_length": 700, "output_length": 5, "hash_ids": [0, 7]}
     path.write_text(json.dumps(row) + "\n")
-    assert read_trace(path) == [TraceRow(1.5, 700, 5, (0, 7))]
+    assert read_trace(path) == [TraceRow(0.0, 700, 5, (0, 7))]
 
 
-@pytest.mark.parametrize("text", ["", "TIMESTAMP,Other\n1,2\n", "no,trace\nat,all\n"])
+def test_a_trace_out_of_order_with_zones_and_whole_seconds_is_put_in_order(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text(
+        "\ufeffTIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2024-05-10 00:00:03+00:00,3,1\n2024-05-10 00:00:01.500000+00:00,2,1\n"
+        "2024-05-10 00:00:01+00:00,1,1\n"
+    )
+    assert [(row.at_s, row.prompt_tokens) for row in read_trace(path)] == [
+        (0.0, 1),
+        (0.5, 2),
+        (2.0, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"timestamp": 0, "input_length": 1}',
+        '{"timestamp": "soon", "input_length": 1, "output_length": 1}',
+        '{"timestamp": 0, "input_length": NaN, "output_length": 1}',
+        '{"timestamp": 0, "input_length": 1e999, "output_length": 1}',
+        '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": ["a"]}',
+        "[]",
+        "{",
+    ],
+)
+def test_a_broken_line_is_refused(tmp_path, line):
+    path = tmp_path / "trace.jsonl"
+    path.write_text(line)
+    with pytest.raises(UsageError, match=r"--trace .*trace\.jsonl"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "TIMESTAMP,Other\n1,2\n", "no,trace\nat,all\n", f"TIMESTAMP\n{'x' * 200_000}\n"]
+)
 def test_other_files_are_refused(tmp_path, text):
     path = tmp_path / "trace.csv"
     path.write_text(text)

@@ -60,6 +60,20 @@ def test_synthetic_prompts_have_their_length_and_are_distinct():
     assert len(set(texts)) == 30
 
 
+def test_a_long_text_out_of_passages_is_measured_a_few_times_only():
+    class Counting(RoughRuler):
+        num_measured = 0
+
+        def ends(self, text):
+            self.num_measured += 1
+            return super().ends(text)
+
+    ruler = Counting()
+    text = Filler(ruler, 0, ["a short passage", "and another one"]).text((0,), 4000)
+    assert len(RoughRuler().ends(text)) == 4000
+    assert ruler.num_measured < 10
+
+
 def test_a_family_shares_its_prefix_and_nothing_else():
     texts = openings(
         make(spec(prompt_tokens=LengthRange(30, 30), families=2, prefix_tokens=40), [0.0] * 6)
@@ -117,12 +131,54 @@ def test_a_plan_is_saved_and_read_again(tmp_path):
     assert load_plan(tmp_path / "schedule.jsonl").sessions == plan.sessions
 
 
-@pytest.mark.parametrize("text", ["", "{}\n", '{"notes": []}\n{"at_s": 1}\n', "nonsense"])
+HEAD = '{"schedule_version": 1, "num_sessions": 1, "notes": []}\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}\n",
+        "[]\n",
+        HEAD,
+        HEAD + '{"at_s": 1}\n',
+        HEAD + '{"at_s": "x", "requests": []}\n',
+        HEAD + '{"at_s": -1, "requests": []}\n',
+        HEAD + '{"at_s": 0, "requests": [{"messages": "x", "params": {}}]}\n',
+        HEAD.replace("1,", "2,", 1) + '{"at_s": 0, "requests": []}\n',
+        "nonsense",
+    ],
+)
 def test_another_file_is_no_plan(tmp_path, text):
     path = tmp_path / "schedule.jsonl"
     path.write_text(text)
     with pytest.raises(UsageError, match="not a saved schedule"):
         load_plan(path)
+
+
+def test_a_plan_that_lost_its_end_or_its_order_is_none(tmp_path):
+    path = tmp_path / "schedule.jsonl"
+    save_plan(make(spec(prompts=PROMPTS), [0.0, 1.0, 2.0]), path)
+    head, *lines = path.read_text().splitlines(keepends=True)
+    for text, said in ((head + lines[0], "1 of 3"), (head + "".join(lines[::-1]), "rise")):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=said):
+            load_plan(path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"params": {"max_tokens": "x"}}, "max_tokens"),
+        ({"params": {"temperature": "hot"}}, "temperature"),
+        ({"params": {"stream": False}}, "stream"),
+        ({"choices": {"max_tokens": [4, None]}}, "max_tokens"),
+        ({"prompts": (Prompt(((user("a"),),), params={"temperature": []}),)}, "temperature"),
+    ],
+)
+def test_fields_of_the_body_that_cannot_be_sent_are_named(fields, said):
+    with pytest.raises(UsageError, match=said):
+        spec(**fields).check()
 
 
 def test_blocks_keep_every_session_and_begin_at_zero():
@@ -153,6 +209,33 @@ def test_prompt_sets_are_read_in_all_shapes(tmp_path):
     assert found.prompts[0].turns[1][0]["content"] == "b"
     assert found.prompts[1].params == {"max_tokens": 5}
     assert [message["role"] for message in found.prompts[4].turns[0]] == ["system", "user"]
+
+
+def test_only_a_line_end_ends_a_row_and_a_mark_at_the_begin_is_none(tmp_path):
+    text = "one\u2028two\x85three"
+    row = json.dumps({"prompt": text}, ensure_ascii=False)
+    (tmp_path / "set.jsonl").write_text(f'\ufeff{row}\r\n{row[:-1]}, "max_tokens": 3}}\n')
+    (found,) = read_prompts([tmp_path / "set.jsonl"]).prompts
+    assert found.text == text
+
+
+def test_a_broken_line_is_named(tmp_path):
+    (tmp_path / "set.jsonl").write_text('{"prompt": "a"}\n\n{"prompt": \n')
+    with pytest.raises(UsageError, match="line 3"):
+        read_prompts([tmp_path / "set.jsonl"])
+
+
+def test_messages_that_are_no_text_are_left_out(tmp_path):
+    picture = [{"type": "image_url", "image_url": {"url": "x"}}]
+    rows = [
+        {"messages": [{"role": "user", "content": picture}]},
+        {"messages": [{"content": "a"}]},
+        {"messages": ["a"]},
+        {"prompt": "half \ud800"},
+    ]
+    (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = read_prompts([tmp_path / "set.jsonl"])
+    assert [prompt.text for prompt in found.prompts] == ["half ?"] and found.num_left_out == 3
 
 
 def test_a_folder_without_prompts_is_refused(tmp_path):

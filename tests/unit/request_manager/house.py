@@ -135,7 +135,7 @@ class Watcher:
         self.steps.append(record)
         self.after_step()
 
-    def gauges(self, running: int, waiting: int, used: int, total: int) -> None:
+    def gauges(self, running: int, waiting: int, tokens: int, used: int, total: int) -> None:
         self.last_gauges = (running, waiting, used)
 
 

@@ -336,6 +336,7 @@ async def test_what_was_drawn_before_a_fault_is_delivered(drafters: Sequence[Dra
                 async for event in engine.generate(asked):
                     tokens += event.token_ids
             assert raised.value.param == "guided_regex"
+            assert raised.value.message == "the grammar needs too much work to be followed on"
             assert tokens == expected((1, 2, 3), 6, seed)
             at_the_end = ask(max_tokens=6, sampling=asked.sampling)
             assert (await collect(engine, at_the_end)).token_ids == tokens

@@ -78,3 +78,13 @@ def test_kept_blocks_that_a_request_takes_over_are_not_free_for_it_as_well() -> 
     assert room.step() == [1]
     assert wants_three.state is State.WAITING
     assert len(room.ledger.find(wants_three.block_keys)) == 2
+
+
+def test_tokens_that_wait_and_that_are_let_in_are_counted() -> None:
+    room = Room(num_blocks=3)
+    for token in (1, 2):
+        room.submit([token] * 8)
+    assert room.scheduler.num_waiting_tokens == 16
+    assert room.step() == [0]
+    assert room.scheduler.num_waiting_tokens == 8
+    assert room.scheduler.take_counts().admitted_tokens == 8

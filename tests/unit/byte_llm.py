@@ -1,4 +1,4 @@
-"""A tiny LLM with an alphabet of bytes."""
+"""A tiny LLM's folder with an alphabet of bytes, and draft models for it, all of random weights."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from actors.ssm.folder import identify_llm, load_matrices, save_draft
+from actors.ssm.model import DraftModel, DraftShape
+
 EOS = "<|end|>"
 
 
-def make_tiny_llm(folder: Path) -> Path:
-    """Write it; returns the folder."""
+def write_llm(folder: Path) -> Path:
+    """One layer; every byte is a token."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate([*alphabet, EOS])}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
@@ -32,4 +35,14 @@ def make_tiny_llm(folder: Path) -> Path:
         bos_token_id=None,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def write_draft(folder: Path, llm: Path, seed: int) -> Path:
+    """A draft model that has learnt nothing."""
+    torch.manual_seed(seed)
+    matrices = load_matrices(llm)
+    cut = torch.arange(len(matrices.inputs))
+    model = DraftModel(DraftShape(width=64, num_layers=1, ff_width=32), cut, matrices)
+    save_draft(folder, model, identify_llm(llm), 1, "untrained")
     return folder

@@ -1,0 +1,1 @@
+"""What speculation brings, measured by one command that writes `docs/results.md`."""
