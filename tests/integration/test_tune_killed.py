@@ -18,9 +18,9 @@ from safetensors.torch import load_file
 from cluster import tune_command
 from cluster.cli import main
 from tests.alone import train_alone
+from tests.byte_llm import write_llm
 from tests.integration.conftest import PATIENCE_S, wait_until
 from tests.processes import descendants
-from tests.unit.byte_llm import write_llm
 
 pytestmark = pytest.mark.integration
 STEPS = 150

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cluster.bench.results.__main__ import PARTS, main
-from tests.unit.byte_llm import write_draft, write_llm
+from tests.byte_llm import write_draft, write_llm
 
 WITHOUT_SERVER = ("coverage", "widths", "rules", "tasks")
 

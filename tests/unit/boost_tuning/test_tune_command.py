@@ -14,7 +14,7 @@ from cluster import tune_command
 from cluster.cli import main
 from cluster.tune_teacher import Teacher
 from tests.alone import train_alone
-from tests.unit.byte_llm import write_llm
+from tests.byte_llm import write_llm
 
 
 @pytest.fixture(autouse=True)
