@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import torch
 
-from actors.errors import PeerUnavailable
+from actors.errors import InputError, PeerUnavailable
 from actors.rpc import LOOPBACK
 from actors.ssm.boost_tuning.lesson import Lesson
 from actors.ssm.boost_tuning.recipe import Progress
@@ -96,6 +96,8 @@ class _Group:
         num_gpus = 0 if workers.device == "cpu" else ray_api.num_gpus()
         number = workers.number or num_gpus or 1
         on_gpu = workers.device == "cuda" or num_gpus >= number
+        if on_gpu and num_gpus < number:
+            raise InputError(f"{number} workers on GPUs, of which there are {num_gpus}")
         num_threads = workers.num_threads or max(1, (os.cpu_count() or 1) // number)
         self._processes = [
             ray_actors.ActorProcess(

