@@ -95,8 +95,9 @@ class Guessing:
         bar = self._budget.bar(num_draws, _num_tokens(turns))
         tasks = [task for turn in turns if (task := draft_task(turn, self._config, bar))]
         allowed = {name for name in self._names if any(_concerns(name, task) for task in tasks)}
-        # Grammars take no time to speak of, and their drafts are judged one by one: no trials.
-        judged = frozenset(allowed - {GRAMMAR})
+        # What takes no time to speak of, and whose drafts are judged one by one, needs no trials:
+        # grammars, and for a single request all drafters without a model.
+        judged = frozenset(allowed - (DRAFTERS.keys() if num_draws == 1 else {GRAMMAR}))
         kind = StepKind(num_draws, _mostly_sampled(turns), judged)
         considered = allowed - {name for name in judged if not self._budget.considers(name, kind)}
         free, _ = await self._drafting.ask(
