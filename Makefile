@@ -37,6 +37,7 @@ check: $(INSTALLED_DEV)
 	$(BIN)/mypy
 	$(BIN)/python -m protos.generate --check
 	$(BIN)/pytest tests/unit/test_architecture.py
+	$(BIN)/pytest --collect-only -qq tests/soak
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from conftest import wait_until
 
 from actors.llm.config import LLMConfig
 from actors.llm.offload.async_io import load_async_io
@@ -21,8 +22,8 @@ from actors.messages import StepReply
 from actors.request_manager.engine import Engine
 from actors.request_manager.generation import SpeculationOptions
 from actors.sampling import SamplingParams
-from tests.integration.conftest import wait_until
 from tests.integration.split_ranks import SplitRanks, client_of
+from tests.libaio import why_no_files
 from tests.unit.llm.tiny_models import VOCAB_SIZE, tiny_model
 from tests.unit.near_rank import PROMPTS, NearRank, answers, ask, engine_over
 from tests.unit.request_manager.house import Watcher
@@ -31,13 +32,6 @@ pytestmark = pytest.mark.integration
 
 OFF = SpeculationOptions(enabled=False)
 WAYS = [SamplingParams(temperature=0.0), SamplingParams(temperature=0.8, seed=3)]
-
-
-def why_no_files() -> str:
-    """Why weights cannot be read from files here; empty if they can."""
-    from deepspeed.ops.op_builder import AsyncIOBuilder
-
-    return "" if AsyncIOBuilder().is_compatible(verbose=False) else "DeepSpeed finds no libaio"
 
 
 def options(folder: Path, dtype: str, offload: str = "none", files: Path | None = None):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from conftest import PATIENCE_S, wait_until
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -19,7 +20,6 @@ from cluster import tune_command
 from cluster.cli import main
 from tests.alone import train_alone
 from tests.byte_llm import write_llm
-from tests.integration.conftest import PATIENCE_S, wait_until
 from tests.processes import descendants
 
 pytestmark = pytest.mark.integration

@@ -16,7 +16,7 @@ import transformers
 
 from actors.llm.config import LLMConfig
 from actors.llm.rank import RankOptions, load_rank
-from tests.integration.test_offload import why_no_files
+from tests.libaio import why_no_files
 from tests.unit.llm.tiny_models import VOCAB_SIZE
 from tests.unit.near_rank import PROMPTS, NearRank, answers, ask, engine_over
 from tests.unit.request_manager.house import Watcher
