@@ -5,17 +5,25 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
-from tests.integration.conftest import PATIENCE_S, wait_until
 from tests.processes import descendants
 from tests.tune_runs import TuneRuns
 
 STEPS = 150
+PATIENCE_S = 300.0
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, "the condition never held"
+        time.sleep(0.05)
 
 
 @contextmanager
@@ -39,7 +47,7 @@ def test_killed_and_resumed_it_gives_the_same_pool(tmp_path: Path) -> None:
         return int(runs.progress("killed", name)["step"])
 
     with running(runs, "whole") as command:
-        assert command.wait(PATIENCE_S * 2) == 0
+        assert command.wait(PATIENCE_S) == 0
     with running(runs, "killed") as command:
         wait_until(lambda: 0 < step("ssm-0") < STEPS)
         victims = workers_of(command.pid)
@@ -56,5 +64,5 @@ def test_killed_and_resumed_it_gives_the_same_pool(tmp_path: Path) -> None:
         _, alive = psutil.wait_procs(left, PATIENCE_S)
         assert not alive, "its cluster ends with it"
     with running(runs, "killed") as command:
-        assert command.wait(PATIENCE_S * 2) == 0
+        assert command.wait(PATIENCE_S) == 0
     assert runs.weights("killed") == runs.weights("whole")
