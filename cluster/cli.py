@@ -20,6 +20,7 @@ from actors.errors import ConfigError, InputError, TreeServeError
 COMMANDS = {
     "serve": "deploy.serve_command",
     "drain": "deploy.drain_command",
+    "swap": "deploy.swap_command",
     "generate": "cluster.generate_command",
     "validate": "deploy.validate_command",
     "bench": "cluster.bench_command",
@@ -60,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--host", help="address to listen on, instead of the configuration's")
     serve.add_argument("--port", type=int, help="port, instead of the configuration's")
     _add_drain(commands.add_parser("drain", help="let this machine's server end what it has begun"))
+    _add_swap(commands.add_parser("swap", help="other draft models for a server that runs"))
     _add_generate(commands.add_parser("generate", help="one answer on stdout, no HTTP"))
     validate = commands.add_parser(
         "validate", help="show all mistakes of a configuration, and its placement; start nothing"
@@ -83,6 +85,16 @@ def _add_drain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grace-s", type=float, default=600.0, metavar="S", help="wait at most; default: 600"
     )
+
+
+def _add_swap(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Puts the draft models of CONFIG (its `ssms`; nothing else of it counts) in the place of "
+        "those that the application on this machine's Ray cluster runs, while it serves. If one of "
+        "them cannot be used nothing changes. A `treeserve serve` does the same on SIGHUP, with "
+        "its own configuration file."
+    )
+    _add_config(parser)
 
 
 def _positive(text: str) -> int:

@@ -250,6 +250,12 @@ def with_address(config: Config, host: str | None, port: int | None) -> Config:
     return _validated(content, [])
 
 
+def with_ssms(config: Config, ssms: Sequence[SSMConfig]) -> Config:
+    """The same configuration with other draft models. Raises ConfigError if they do not fit in."""
+    listed = [ssm.model_dump(mode="json") for ssm in ssms]
+    return _validated(config.model_dump(mode="json") | {"ssms": listed}, [])
+
+
 def parse_config(text: str, source: str = "configuration") -> Config:
     """The configuration in a YAML text; `source` names it in messages. Raises ConfigError."""
     return _validated(*_parsed(text, source))

@@ -7,7 +7,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -60,10 +60,17 @@ def _say(line: str) -> None:
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> tuple[int, ...]:
     """Token ids of a prompt, as the user's message where the model has a chat template."""
+    return encode_messages(tokenizer, [{"role": "user", "content": prompt}])
+
+
+def encode_messages(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, str]]
+) -> tuple[int, ...]:
+    """Token ids of a conversation that the model is to go on with; without a chat template of its
+    texts, a line each."""
     if not tokenizer.chat_template:
-        return tuple(tokenizer(prompt)["input_ids"])
-    messages = [{"role": "user", "content": prompt}]
-    encoded = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+        return tuple(tokenizer("\n".join(one["content"] for one in messages))["input_ids"])
+    encoded = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True)
     return tuple(encoded["input_ids"])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,15 +25,17 @@ from actors.llm.parallel.grid import Grid
 from actors.meeting import Meeting
 from actors.messages import LLMDescription
 from actors.request_manager.clients import LLMClient
-from actors.request_manager.drafter_names import SSM, ssm_names
+from actors.request_manager.drafter_names import SSM
 from actors.request_manager.drafters import DRAFTERS
 from actors.request_manager.engine import Engine
 from actors.request_manager.ports import Drafter, Encode
 from actors.request_manager.ssm_client import SSMDrafter
 from actors.ssm.actor import SSMActor
+from actors.ssm.config import SSMConfig
 from actors.vocabulary import Vocabulary
 from cluster import ray_api
 from cluster.config import Config
+from cluster.draft_pool import DraftPool, Seat, draft_parts
 from cluster.logs import set_up_logging
 from cluster.long_lived import keep_what_is_loaded
 from cluster.metrics import RANKS, Metrics, Part
@@ -73,7 +75,7 @@ class Launched:
     tracer: Tracer | None
     _metrics_address: str
     _ranks: ActorGroup
-    _ssms: Mapping[Part, ActorGroup]
+    _pool: DraftPool
     _resources: AsyncExitStack
 
     def targets(self) -> list[Target]:
@@ -81,12 +83,12 @@ class Launched:
         return [
             Target(self._metrics_address, {"part": MANAGER, "index": "0"}),
             *_targets(LLM, self._ranks.metrics_addresses),
-            *(
-                Target(address, {"part": part.drafter, "index": str(part.replica)})
-                for part, ssm in self._ssms.items()
-                for address in ssm.metrics_addresses
-            ),
+            *self._pool.targets(),
         ]
+
+    async def swap_draft_models(self, ssms: Sequence[SSMConfig]) -> None:
+        """Put other draft models in the place of those that run; raises as `DraftPool.swap`."""
+        await self._pool.swap(ssms, self.engine.begin_anew)
 
     async def stop(self) -> None:
         """End requests, actors and reservation."""
@@ -124,38 +126,31 @@ async def launch(config: Config) -> Launched:
         registry = process_registry(MANAGER)
         trace, tracer = _open_trace(config, resources), _open_tracer(config, resources)
         spans = StepSpans(tracer) if tracer else None
-        pool = _draft_parts(config)
         metrics = Metrics(
             registry,
             config.model.name,
             config.drafter_names,
             trace,
             spans,
-            (RANKS, *pool),
+            (RANKS, *draft_parts(config)),
             config.scheduler.max_running_requests,
         )
-        more = (group, config.llm.start_timeout_s)
-        makers = _rank_makers(config, folder, placement)
-        note = functools.partial(metrics.part_is_up, RANKS)
-        ranks = ActorGroup(RANKS.kind, makers, placement.rank_places, *more, note)
-        ssms = {
-            part: ActorGroup(
-                part.kind,
-                [_ssm_maker(config, index, part, folder)],
-                [place],
-                *more,
-                functools.partial(metrics.part_is_up, part),
-            )
-            for index, part, place in zip(
-                config.ssm_indexes, pool, placement.ssm_places, strict=True
-            )
-        }
-        for actors in (ranks, *ssms.values()):
-            resources.callback(actors.kill)
+        ranks = ActorGroup(
+            RANKS.kind,
+            _rank_makers(config, folder, placement),
+            placement.rank_places,
+            group,
+            config.llm.start_timeout_s,
+            functools.partial(metrics.part_is_up, RANKS),
+        )
+        resources.callback(ranks.kill)
+        hire = functools.partial(_hire_ssm, folder, group)
+        connect = functools.partial(_connect_ssm, config, metrics)
+        pool = DraftPool(config, placement.ssm_places, hire, connect, metrics.part_is_up)
+        resources.push_async_callback(pool.close)
         # The vocabulary is read while the actors load.
-        language, (addresses, *ssm_addresses) = await asyncio.gather(
-            asyncio.to_thread(_load_language, folder),
-            asyncio.gather(*(actors.start() for actors in (ranks, *ssms.values()))),
+        language, addresses, _ = await asyncio.gather(
+            asyncio.to_thread(_load_language, folder), ranks.start(), pool.start()
         )
         client = LLMClient(
             addresses,
@@ -168,9 +163,7 @@ async def launch(config: Config) -> Launched:
         description = await client.describe()
         _check_vocabulary(language.vocabulary, description)
         metrics.watch_ranks(lambda: client.descriptions)
-        drafters = await _drafters(
-            config, description, language, ssms, ssm_addresses, metrics, spans, resources
-        )
+        drafters = await _drafters(config, description, language, pool, metrics, spans)
         engine = Engine(
             client,
             description,
@@ -185,7 +178,7 @@ async def launch(config: Config) -> Launched:
         exposed = await asyncio.to_thread(_expose, config, registry)
         resources.callback(exposed.close)
         return Launched(
-            engine, description, metrics, tracer, exposed.address, ranks, ssms, resources.pop_all()
+            engine, description, metrics, tracer, exposed.address, ranks, pool, resources.pop_all()
         )
 
 
@@ -215,58 +208,54 @@ def _check_vocabulary(vocabulary: Vocabulary, description: LLMDescription) -> No
         )
 
 
-def _draft_parts(config: Config) -> list[Part]:
-    """The draft models' actors: all replicas of one, then of the next."""
-    names = ssm_names(len(config.ssms))
-    return [
-        Part("DraftModel", name, replica)
-        for name, ssm in zip(names, config.ssms, strict=True)
-        for replica in range(ssm.replicas)
-    ]
-
-
 async def _drafters(
     config: Config,
     llm: LLMDescription,
     language: _Language,
-    ssms: Mapping[Part, ActorGroup],
-    addresses: Sequence[Sequence[str]],
+    pool: DraftPool,
     metrics: Metrics,
     spans: StepSpans | None,
-    resources: AsyncExitStack,
 ) -> list[Drafter]:
     """The drafters in the order of the configuration."""
     drafters: list[Drafter] = []
-    deadline_s = config.speculation.draft_deadline_ms / 1e3
+    on_call = spans.drafter_called if spans else None
     for name in config.speculation.drafters:
         if name != SSM:
             drafters.append(ObservedDrafter(DRAFTERS[name](config.speculation, *language), metrics))
             continue
-        for index, (part, actors), (address,) in zip(
-            config.ssm_indexes, ssms.items(), addresses, strict=True
-        ):
-            drafter = SSMDrafter(
-                address,
-                functools.partial(_restart, actors),
-                deadline_s,
-                part.drafter,
-                functools.partial(metrics.noise_used, SSM),
-                config.grpc.tls,
-            )
-            resources.push_async_callback(drafter.close)
-            tuned_for = (await drafter.describe()).llm_weights_hash
-            if tuned_for != llm.weights_hash:
-                path = config.ssms[index].path
-                raise ModelError(f"{path} was tuned for another LLM than the one here")
-            on_call = spans.drafter_called if spans else None
-            drafters.append(ObservedDrafter(drafter, metrics, on_call=on_call))
+        observe = functools.partial(ObservedDrafter, metrics=metrics, on_call=on_call)
+        drafters += await pool.open(llm.weights_hash, observe)
     return drafters
 
 
-async def _restart(actors: ActorGroup) -> str:
-    """The new address of an actor that is the only one of its group."""
-    (address,) = await actors.restart()
-    return address
+def _hire_ssm(
+    llm_folder: Path,
+    group: ray_api.PlacementGroup,
+    config: Config,
+    seat: Seat,
+    note: Callable[[bool], None],
+) -> ActorGroup:
+    """The process of a draft model. Raises ModelError if there is no such folder."""
+    folder = resolve_draft_model(config.ssms[seat.index].path)
+    make = functools.partial(_make_ssm, config, seat.index, seat.part, folder, llm_folder)
+    return ActorGroup(seat.part.kind, [make], [seat.place], group, config.llm.start_timeout_s, note)
+
+
+def _connect_ssm(
+    config: Config,
+    metrics: Metrics,
+    address: str,
+    respawn: Callable[[], Awaitable[str]],
+    part: Part,
+) -> SSMDrafter:
+    return SSMDrafter(
+        address,
+        respawn,
+        config.speculation.draft_deadline_ms / 1e3,
+        part.drafter,
+        functools.partial(metrics.noise_used, SSM),
+        config.grpc.tls,
+    )
 
 
 def _targets(part: str, addresses: Sequence[str]) -> list[Target]:
@@ -320,12 +309,6 @@ def _make_rank(
     )
     keep_what_is_loaded()
     return ExposedActor(actor, _expose(config, registry))
-
-
-def _ssm_maker(config: Config, index: int, part: Part, llm_folder: Path) -> BodyMaker:
-    """What makes an actor of the draft model with this index, to be run in its own process."""
-    folder = resolve_draft_model(config.ssms[index].path)
-    return functools.partial(_make_ssm, config, index, part, folder, llm_folder)
 
 
 def _make_ssm(

@@ -29,7 +29,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from actors.errors import UnavailableError
 from actors.rpc import LOOPBACK
 from actors.tls import TlsFiles
-from cluster.ray_api import Addresses
+from cluster.ray_actors import Addresses
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class Actor(Protocol):
 
 
 class ExposedActor:
-    """An actor with its metrics; implements `ray_api.ActorBody`."""
+    """An actor with its metrics; implements `ray_actors.ActorBody`."""
 
     def __init__(self, actor: Actor, metrics: MetricsServer) -> None:
         self._actor = actor

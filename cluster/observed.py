@@ -135,6 +135,10 @@ class ObservedDrafter:
     def is_away(self) -> bool:
         return self._drafter.is_away
 
+    def replace(self, drafter: Drafter) -> None:
+        """Ask another drafter from now on, in the name of the one before."""
+        self._drafter = drafter
+
     async def draft(self, tasks: Sequence[DraftTask]) -> Mapping[int, Draft]:
         begun_s = self._clock()
         outcome = "failed"

@@ -1,4 +1,4 @@
-"""Every Ray call but those of Ray Serve (see `deploy.app`), and the mapping of Ray's errors.
+"""Ray's clusters and what they have room for, and the mapping of Ray's errors to ours.
 
 A cluster of our own on this machine: daemons and actors listen on loopback, no dashboard, and
 every call between them carries a token that is drawn for this cluster and lives in the environment
@@ -11,13 +11,12 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from actors.errors import PeerError, PeerUnavailable, TreeServeError
-from actors.meeting import Meeting
 from cluster import daemons
 from cluster.placement import Placement, missing
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup as RayPlacementGroup
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 OBJECT_STORE_BYTES = 100_000_000
 """Ray's least but a little: nothing large passes through it."""
@@ -44,8 +41,6 @@ LOST_GRACE_S = 2.0
 
 NO_ROOM_LEFT = "others use what the cluster has"
 
-"""What Ray says of a placement group with a bundle that has no node."""
-
 ENVIRONMENT = {
     # Takes 127.0.0.1 for this node's address, despite the name; daemons then bind to it alone.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
@@ -59,14 +54,6 @@ ENVIRONMENT = {
 
 
 @dataclass(frozen=True)
-class Addresses:
-    """Where an actor is reached, each as `host:port`."""
-
-    service: str
-    metrics: str
-
-
-@dataclass(frozen=True)
 class Node:
     """A machine of the cluster.
 
@@ -77,13 +64,6 @@ class Node:
 
     id: str
     host: str
-
-
-class ActorBody(Protocol):
-    """A plain object that a Ray actor is made of."""
-
-    def start(self, host: str) -> Addresses:
-        """Serve; `host` is the address to listen on."""
 
 
 def prepare_environment() -> None:
@@ -191,6 +171,23 @@ def own_node() -> Node:
 
 
 @_errors_as_ours()
+def remember(key: str, value: bytes) -> None:
+    """Keep a value as long as the cluster lives, over any process's death. Raises PeerError."""
+    from ray.experimental.internal_kv import _internal_kv_put
+
+    _internal_kv_put(key, value, namespace="treeserve")
+
+
+@_errors_as_ours()
+def recall(key: str) -> bytes | None:
+    """What was kept under a key; None if nothing was. Raises PeerError."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    value: bytes | None = _internal_kv_get(key, namespace="treeserve")
+    return value
+
+
+@_errors_as_ours()
 def node_resources() -> list[dict[str, float]]:
     """What each node of the cluster has, whoever uses it now. Raises PeerError."""
     import ray
@@ -251,123 +248,6 @@ class PlacementGroup:
     def remove(self) -> None:
         if self._owned:
             _remove_group(self.handle)
-
-
-class ActorProcess:
-    """A body in a process of its own, inside one bundle of a placement group.
-
-    Args:
-        name: process lists show it.
-        make_body: makes the body, in its own process.
-        resources: what it takes, of the bundle if there is one.
-        group, bundle: where it goes; anywhere without a group.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        make_body: Callable[..., Any],
-        resources: Mapping[str, float],
-        group: PlacementGroup | None = None,
-        bundle: int = 0,
-    ) -> None:
-        import ray
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        actor = ray.remote(
-            num_cpus=resources.get("CPU", 0),
-            num_gpus=resources.get("GPU", 0),
-            max_restarts=0,
-            scheduling_strategy=group
-            and PlacementGroupSchedulingStrategy(group.handle, placement_group_bundle_index=bundle),
-        )
-        # Ray names a process after its actor's class.
-        self._actor = actor(type(name, (ActorHost,), {})).remote(make_body)
-
-    async def node(self) -> Node:
-        """Where the process runs, once it does. Raises PeerUnavailable if it died."""
-        node: Node = await _answer(self._actor.node.remote())
-        return node
-
-    async def open_meeting(self, host: str) -> str:
-        """Listen for the others of its group on an address of its node; returns `host:port`.
-
-        Raises:
-            PeerUnavailable: the process died.
-        """
-        return str(await _answer(self._actor.open_meeting.remote(host)))
-
-    async def make(self, meeting_place: str) -> None:
-        """Make the body, which meets others. Raises as `start`."""
-        await _answer(self._actor.make.remote(meeting_place))
-
-    async def call(self, method: str, *arguments: object) -> object:
-        """What a method of the body returns. Raises as `start`."""
-        result: object = await _answer(self._actor.call.remote(method, *arguments))
-        return result
-
-    async def start(self, host: str, meeting_place: str | None = None) -> Addresses:
-        """Make the body and start it, an `ActorBody`.
-
-        Args:
-            host: address of its node to listen on.
-            meeting_place: where the processes of its group meet, if there are several.
-
-        Raises:
-            TreeServeError: what the body raised.
-            PeerUnavailable: the process died.
-        """
-        addresses: Addresses = await _answer(self._actor.start.remote(host, meeting_place))
-        return addresses
-
-    def kill(self) -> None:
-        """End the process at once; does nothing if it is dead."""
-        import ray
-
-        ray.kill(self._actor, no_restart=True)
-
-
-class ActorHost:
-    """What runs in an actor's process.
-
-    The body is made in a method, not in the constructor: Ray keeps the type of an exception only
-    from methods.
-    """
-
-    def __init__(self, make_body: Callable[..., Any]) -> None:
-        self._make_body = make_body
-        self._body: Any = None
-        self._meeting: Meeting | None = None
-
-    def node(self) -> Node:
-        return own_node()
-
-    def open_meeting(self, host: str) -> str:
-        self._meeting = self._meeting or Meeting.open(host)
-        return self._meeting.address
-
-    def make(self, meeting_place: str | None) -> None:
-        meeting = [] if meeting_place is None else [self._meeting or Meeting.at(meeting_place)]
-        self._body = self._body or self._make_body(*meeting)
-
-    def start(self, host: str, meeting_place: str | None) -> Addresses:
-        self.make(meeting_place)
-        addresses: Addresses = self._body.start(host)
-        return addresses
-
-    def call(self, method: str, *arguments: object) -> object:
-        result: object = getattr(self._body, method)(*arguments)
-        return result
-
-
-async def _answer(reference: Awaitable[T]) -> T:
-    """A call's result; Ray's errors become ours."""
-    import ray.exceptions as foreign
-
-    try:
-        return await reference
-    except foreign.RayError as error:
-        raise map_error(error) from error
 
 
 def map_error(error: Exception) -> TreeServeError:

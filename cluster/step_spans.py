@@ -15,15 +15,17 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import takewhile
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, Tracer, set_span_in_context
+from opentelemetry.trace import Link, SpanContext, Tracer, get_current_span
 from opentelemetry.util.types import AttributeValue
 
 from actors.request_manager.ports import Clock, StepRecord, TracedRow
 from cluster import span_names as names
 from cluster.tracing import TRACEPARENT, context_of
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import Tracer as SDKTracer
 
 MAX_CALLS = 1024
 """Calls of drafters that are remembered: far more than are made while a step lasts."""
@@ -48,7 +50,7 @@ class StepSpans:
     """Makes the spans of one manager's steps.
 
     Args:
-        tracer: of the manager's process.
+        tracer: the SDK's, of the manager's process.
         clock: the manager's, in monotonic seconds.
         wall_clock_ns: nanoseconds since 1970.
     """
@@ -59,7 +61,9 @@ class StepSpans:
         clock: Clock = time.monotonic,
         wall_clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._tracer = tracer
+        from cluster.ended_spans import EndedSpans
+
+        self._spans = EndedSpans(cast("SDKTracer", tracer))
         self._clock = clock
         self._wall_clock_ns = wall_clock_ns
         self._offset_ns = 0  # from the manager's clock to the wall's
@@ -79,13 +83,13 @@ class StepSpans:
             place = _request_of(first.traceparent)
             about = _of_row(record, first) | _of_step(record)
             told = self._span("step", place, record.begun_s, ended_s, about)
-            self._inside(record, phases, set_span_in_context(told))
-            links = (Link(told.get_span_context()),)
+            self._inside(record, phases, told)
+            links = (Link(told),)
             for row in others:
                 place, about = _request_of(row.traceparent), _of_row(record, row)
                 self._span("step", place, record.begun_s, ended_s, about, links)
 
-    def _inside(self, record: StepRecord, phases: _Phases, step: Context) -> None:
+    def _inside(self, record: StepRecord, phases: _Phases, step: SpanContext) -> None:
         """The spans below one: what was done for all requests that are traced."""
         ids = {row.request_id for row in record.traced}
         for call in self._calls_of(ids, record.begun_s):
@@ -102,19 +106,15 @@ class StepSpans:
     def _span(
         self,
         name: str,
-        parent: Context,
+        parent: SpanContext,
         begun_s: float,
         ended_s: float,
         attributes: Mapping[str, AttributeValue],
         links: Sequence[Link] = (),
-    ) -> Span:
-        """Make a span that is over already."""
+    ) -> SpanContext:
+        """Make a span that is over already; returns its place."""
         begun_ns, ended_ns = (self._offset_ns + round(at_s * 1e9) for at_s in (begun_s, ended_s))
-        span = self._tracer.start_span(
-            name, parent, attributes=attributes, links=links, start_time=begun_ns
-        )
-        span.end(ended_ns)
-        return span
+        return self._spans.add(name, parent, begun_ns, ended_ns, attributes, links)
 
     def _calls_of(self, request_ids: Collection[int], since_s: float) -> Iterator[DraftCall]:
         """Calls for any of the requests that began since then; the latest end first."""
@@ -125,9 +125,9 @@ class StepSpans:
 
 
 @lru_cache(maxsize=MAX_REQUESTS)
-def _request_of(traceparent: str) -> Context:
+def _request_of(traceparent: str) -> SpanContext:
     """Where a request's steps belong: the same in all of them."""
-    return context_of({TRACEPARENT: traceparent})
+    return get_current_span(context_of({TRACEPARENT: traceparent})).get_span_context()
 
 
 def _phases(record: StepRecord) -> _Phases:

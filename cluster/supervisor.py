@@ -21,7 +21,7 @@ from typing import NoReturn, TypeVar
 
 from actors.errors import PeerTimeout, PeerUnavailable
 from actors.rpc import LOOPBACK
-from cluster import ray_api
+from cluster import ray_actors, ray_api
 from cluster.placement import Place
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ ROOM_TIMEOUT_S = 60.0
 NUM_TRIES = 3
 """Of finding nodes that live."""
 
-BodyMaker = Callable[..., ray_api.ActorBody]
+BodyMaker = Callable[..., ray_actors.ActorBody]
 """Called with a `Meeting` where the group has several processes, else with nothing."""
 
 
@@ -71,7 +71,7 @@ class ActorGroup:
         self._places = places
         self._group = group
         self._start_timeout_s = start_timeout_s
-        self._processes: list[ray_api.ActorProcess] = []
+        self._processes: list[ray_actors.ActorProcess] = []
         self.metrics_addresses: list[str] = []
 
     async def start(self) -> list[str]:
@@ -112,7 +112,7 @@ class ActorGroup:
         for process in processes:
             process.kill()
 
-    async def _make_and_start(self) -> list[ray_api.Addresses]:
+    async def _make_and_start(self) -> list[ray_actors.Addresses]:
         nodes = await self._make_processes()
         place = None
         if len(nodes) > 1:
@@ -133,7 +133,9 @@ class ActorGroup:
         num_lost = 0
         while True:
             self._processes = [
-                ray_api.ActorProcess(self._name, make, place.resources, self._group, place.bundle)
+                ray_actors.ActorProcess(
+                    self._name, make, place.resources, self._group, place.bundle
+                )
                 for make, place in zip(self._makers, self._places, strict=True)
             ]
             try:

@@ -21,7 +21,7 @@ from actors.rpc import LOOPBACK
 from actors.ssm.boost_tuning.lesson import Lesson
 from actors.ssm.boost_tuning.recipe import Progress
 from actors.ssm.boost_tuning.worker import TrainingWorker
-from cluster import ray_api
+from cluster import ray_actors, ray_api
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class _Group:
             raise InputError(f"{number} workers on GPUs, of which there are {num_gpus}")
         num_threads = workers.num_threads or max(1, (os.cpu_count() or 1) // number)
         self._processes = [
-            ray_api.ActorProcess(
+            ray_actors.ActorProcess(
                 WORKER,
                 functools.partial(
                     TrainingWorker,

@@ -16,12 +16,8 @@ addresses; Ray's token keeps strangers out.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import re
 import sys
-import threading
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -35,10 +31,11 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 
-from actors.errors import PeerError, PeerUnavailable, TreeServeError, UnavailableError
+from actors.errors import PeerUnavailable, TreeServeError, UnavailableError
 from actors.llm.config import ReplicaRange
+from actors.ssm.config import SSMConfig
 from actors.verification import Rule
-from cluster import daemons, ray_api
+from cluster import ray_api
 from cluster.config import Config, config_of
 from cluster.launch import MANAGER, Launched, launch
 from cluster.logs import set_up_logging
@@ -48,6 +45,7 @@ from cluster.models import model_note, resolve_model
 from cluster.placement import plan_placement
 from cluster.tokenizer import load_tokenizer
 from cluster.tracing import open_tracing
+from deploy import swapped_pool
 from deploy.api import build_app
 from deploy.api_keys import ApiKeys, read_keys
 from deploy.backend import BackendDescription
@@ -55,7 +53,7 @@ from deploy.doorkeeper import Door
 from deploy.grammar_checks import GrammarChecks
 from deploy.http_protocol import ConnectionLimits
 from deploy.http_server import HttpServer
-from deploy.manager_handle import ManagerHandles, ToOneManager
+from deploy.manager_handle import ManagerHandles, ToOneManager, map_error
 from deploy.manager_link import Manager, ManagerLink, Transport
 from deploy.output_spans import TracedEngine
 from deploy.scaling import ManagerScaling
@@ -64,6 +62,7 @@ from deploy.session import Batch, Engine, Group, Sessions
 from deploy.settings import ApiSettings
 
 APPLICATION = "treeserve"
+MANAGER_NAME = "RequestManager"
 MANY = 1_000_000
 """Requests that Serve lets through: the manager's own queue refuses, with the right answer."""
 MANY_STARTS = 20
@@ -71,12 +70,9 @@ LAST_WORDS_S = 2.0
 """For the error frames of answers that are cut off."""
 LINGER_S = 5.0
 """An ingress that has been replaced answers so long what still comes on open connections."""
-WATCH_S = 0.5
 LEAVE_S = 15.0
 """A manager that is to stop gets so long until the ingresses have left it, at their roll calls."""
 SHUTDOWN_GRACE_S = 5.0
-SERVE_GRACE_S = 3.0
-"""What Serve may take on top to take itself down."""
 LOOK_BACK_S = 10.0
 """The number of managers follows the mean of what they report over so long."""
 REPORT_S = 2.0
@@ -90,7 +86,8 @@ class RequestManager:
     async def __init__(self, config: Config) -> None:  # type: ignore[misc]  # Serve awaits it
         set_up_logging(config.logs, MANAGER, sys.__stderr__)
         self._config = config
-        self._launched: Launched = await launch(config)
+        current = await asyncio.to_thread(swapped_pool.with_kept, config)
+        self._launched: Launched = await launch(current)
         engine: Engine = self._launched.engine
         if self._launched.tracer is not None:
             engine = TracedEngine(engine, self._launched.tracer)
@@ -132,6 +129,11 @@ class RequestManager:
     ) -> list[TreeServeError | None]:
         """What an open session wants: see `Sessions`."""
         return self._sessions.exchange(session_id, groups, cancelled)
+
+    async def swap_draft_models(self, ssms: Sequence[SSMConfig]) -> None:
+        """Put these in the place of those that run; see `DraftPool.swap`."""
+        await self._launched.swap_draft_models(ssms)
+        await asyncio.to_thread(swapped_pool.keep, self._config, ssms)
 
     async def check_health(self) -> None:
         """Serve replaces a replica whose loop has ended."""
@@ -263,7 +265,7 @@ def build_application(config: Config, num_starts: int = 1) -> serve.Application:
     }
     manager = serve.deployment(
         RequestManager,
-        name="RequestManager",
+        name=MANAGER_NAME,
         ray_actor_options={"num_cpus": placement.manager.resources["CPU"]},
         placement_group_bundles=placement.bundles,
         placement_group_strategy=placement.strategy,
@@ -316,78 +318,3 @@ def application(arguments: dict[str, Any]) -> serve.Application:
     except PeerUnavailable as error:
         logger.warning("%s; waiting for it", error)
     return build_application(config, num_starts=MANY_STARTS)
-
-
-def start_serving(config: Config) -> None:
-    """Bring the application up on the connected cluster.
-
-    Assumes that `deploy.environment` was prepared before the cluster was started.
-
-    Raises:
-        PeerError: the cluster has no room for it, or it does not come up; says why as far as Serve
-            tells.
-    """
-    logging_config = LoggingConfig(log_level="WARNING", enable_access_log=False)
-    logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    ray_api.require_room(plan_placement(config, ray_api.num_gpus()))
-    try:
-        serve.start(proxy_location="Disabled", logging_config=logging_config)
-        serve.run(build_application(config), name=APPLICATION, route_prefix="/")
-    except (RayError, RayServeException, RuntimeError) as error:
-        raise PeerError(_start_failure(error)) from error
-
-
-def stop_serving(grace_s: float) -> None:
-    """Take the application down; answers that have begun get `grace_s` to end.
-
-    Serve itself waits long for a cluster that is gone already, as when a signal went to all of its
-    processes; hence the thread, which is left behind then.
-    """
-    stopping = threading.Thread(target=_shut_down, args=(grace_s,), daemon=True)
-    stopping.start()
-    deadline = time.monotonic() + grace_s + LAST_WORDS_S + SHUTDOWN_GRACE_S + SERVE_GRACE_S
-    while stopping.is_alive() and time.monotonic() < deadline and daemons.are_alive():
-        stopping.join(WATCH_S)
-
-
-def drain_serving(grace_s: float) -> None:
-    """Take no more requests, and return when those that run have ended, or after `grace_s`.
-
-    Assumes a connection to the cluster that the application runs on.
-
-    Raises:
-        PeerError: the ingress cannot be reached.
-    """
-    try:
-        asyncio.run(_drain(grace_s))
-    except (RayError, RayServeException, TimeoutError) as error:
-        raise map_error(error) from error
-
-
-def _shut_down(grace_s: float) -> None:
-    with contextlib.suppress(RayError, RayServeException, TimeoutError):
-        asyncio.run(_drain(grace_s))
-    with contextlib.suppress(RayError, RayServeException, TimeoutError):
-        serve.shutdown()
-
-
-async def _drain(grace_s: float) -> None:
-    async with asyncio.timeout(grace_s + 2 * LAST_WORDS_S):
-        await serve.get_app_handle(APPLICATION).drain.remote(grace_s)
-
-
-def map_error(error: Exception) -> TreeServeError:
-    """One of our errors for one of Ray Serve's."""
-    if isinstance(error, RayServeException):
-        return UnavailableError(f"the request manager cannot be reached: {error}")
-    return ray_api.map_error(error)
-
-
-def _start_failure(error: Exception) -> str:
-    """Why the application did not come up: the last line of the first replica's traceback."""
-    application = serve.status().applications.get(APPLICATION)
-    for deployment in application.deployments.values() if application else ():
-        lines = [line.strip() for line in deployment.message.splitlines() if line.strip()]
-        if "Error" in deployment.message and lines:
-            return re.sub(r"^actors\.errors\.\w+: ", "", lines[-1])
-    return f"Ray Serve did not start the application: {ray_api.first_line(error)}"

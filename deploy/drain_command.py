@@ -21,9 +21,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     prepare_environment()
     ray_api.join_cluster()
-    from deploy import app
+    from deploy import running
 
-    app.drain_serving(arguments.grace_s)
+    running.drain_serving(arguments.grace_s)
     return 0
 
 

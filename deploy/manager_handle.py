@@ -10,10 +10,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from ray.serve.exceptions import DeploymentUnavailableError
+from ray.serve.exceptions import DeploymentUnavailableError, RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
+from actors.errors import TreeServeError, UnavailableError
+from cluster import ray_api
 from deploy.manager_link import Manager
 
 ROLL_CALL_TIMEOUT_S = 5.0
@@ -68,3 +70,10 @@ class ManagerHandles:
         except TimeoutError:
             return [None]
         return [answer if isinstance(answer, Manager) else None for answer in answers]
+
+
+def map_error(error: Exception) -> TreeServeError:
+    """One of our errors for one of Ray Serve's."""
+    if isinstance(error, RayServeException):
+        return UnavailableError(f"the request manager cannot be reached: {error}")
+    return ray_api.map_error(error)

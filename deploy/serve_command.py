@@ -1,6 +1,7 @@
 """`treeserve serve`: a cluster with the application on it, until a signal comes.
 
-When a part has failed, a line says so, and another when it is back.
+When a part has failed, a line says so, and another when it is back. SIGHUP has the draft models
+exchanged for those that the configuration file names by then.
 
 The address is printed only after a token has come through the real HTTP path. Ctrl-C and SIGTERM
 bring everything down, also while it is starting: answers that have begun get a few seconds to end
@@ -25,9 +26,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from actors.errors import PeerError
+from actors.errors import PeerError, TreeServeError
 from cluster import daemons, ray_api
-from cluster.config import Config, with_address
+from cluster.config import Config, load_config, with_address
 from cluster.models import resolve_model
 from cluster.placement import plan_placement
 from cluster.tokenizer import has_chat_template
@@ -36,6 +37,7 @@ from deploy.environment import prepare_environment
 from deploy.http_server import bound_socket
 from deploy.named_files import check_files, load_with_files
 from deploy.part_watch import PartWatch, read_metrics
+from deploy.swap_command import report
 
 PROBE_TIMEOUT_S = 120.0
 INTERRUPT_GRACE_S = 5.0
@@ -66,8 +68,11 @@ def run(arguments: argparse.Namespace) -> int:
             with contextlib.suppress(KeyboardInterrupt):
                 _announce(config, has_chat_template(folder), time.monotonic() - started_s)
                 parts = PartWatch(functools.partial(read_metrics, _url(config)), _say)
+                hangups = Hangups()
                 while daemons.are_alive():
                     parts.look()
+                    if hangups.take():
+                        _swap_draft_models(arguments.config)
                     time.sleep(WATCH_S)
                 # Said before the rest is taken down: Ray may end this process on the way.
                 _say("treeserve: Ray's daemons have died; nothing can be served any more")
@@ -129,6 +134,38 @@ class Signals:
             raise KeyboardInterrupt
 
 
+class Hangups:
+    """SIGHUP from now on: whether one has come."""
+
+    def __init__(self) -> None:
+        self._has_come = False
+        signal.signal(signal.SIGHUP, self._on_signal)
+
+    def take(self) -> bool:
+        """True if one has come since this was last asked."""
+        has_come, self._has_come = self._has_come, False
+        return has_come
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._has_come = True
+
+
+def _swap_draft_models(path: Path) -> None:
+    """Read the configuration again, and have its draft models take over; tells what came of it."""
+    from deploy import running
+
+    _say(f"Exchanging the draft models for those of {path}")
+    try:
+        config = load_config(path)
+        running.swap_draft_models(config.ssms)
+    except TreeServeError as error:
+        for line in str(error).splitlines():
+            _say(f"treeserve: {line}")
+        _say("The draft models have stayed as they were")
+    else:
+        _say(report(config))
+
+
 @contextlib.contextmanager
 def _serving(config: Config, signals: Signals) -> Iterator[None]:
     """The application, up; down again on leaving, however it is left."""
@@ -138,14 +175,14 @@ def _serving(config: Config, signals: Signals) -> Iterator[None]:
     try:
         with signals.held():
             ray_api.start_cluster(plan_placement(config).num_cpus * config.llm.replicas.max)
-            from deploy import app
+            from deploy import running
         _say(f"Loading {config.model.name}")
-        app.start_serving(config)
+        running.start_serving(config)
         yield
         signals.ignore()
         terminated = signals.number == signal.SIGTERM
         with _quiet():
-            app.stop_serving(config.api.drain_timeout_s if terminated else INTERRUPT_GRACE_S)
+            running.stop_serving(config.api.drain_timeout_s if terminated else INTERRUPT_GRACE_S)
     finally:
         signals.ignore()
         with _quiet():

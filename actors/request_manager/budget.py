@@ -120,6 +120,11 @@ class Acceptance:
         cell[0] = self.FORGET * cell[0] + 1.0
         cell[1] = self.FORGET * cell[1] + accepted
 
+    def begin_anew(self, drafter: str) -> None:
+        """Believe the drafter again: it is another one."""
+        for cell in [cell for cell in self._cells if cell[0] == drafter]:
+            del self._cells[cell]
+
     def _cell(self, drafter: str, depth: int, score: float) -> tuple[str, int, int]:
         level = min(int(score * self.SCORE_CELLS), self.SCORE_CELLS - 1)
         return drafter, min(depth, self.DEPTH_CELLS - 1), level
@@ -173,6 +178,9 @@ class Budget(Protocol):
     def observe_share(self, drafter: str, promise: float, share: Share, num_draws: int) -> None:
         """Learn what a drafter that was asked for a request added to the step."""
 
+    def begin_anew(self, drafter: str) -> None:
+        """Forget what was learnt of a drafter."""
+
 
 class FixedBudget:
     """Takes whatever the drafters bring, the most probable nodes first, while there is room."""
@@ -196,6 +204,9 @@ class FixedBudget:
 
     def observe_share(self, drafter: str, promise: float, share: Share, num_draws: int) -> None:
         """Nor from this."""
+
+    def begin_anew(self, drafter: str) -> None:
+        """It has nothing to forget."""
 
 
 class AdaptiveBudget:
@@ -269,6 +280,12 @@ class AdaptiveBudget:
         nodes_s = share.num_nodes * self.cost.seconds_per_token
         price = nodes_s * self._rate(num_draws).tokens_per_s
         self._gain.observe(drafter, promise, share.num_accepted - price)
+
+    def begin_anew(self, drafter: str) -> None:
+        self._worth.begin_anew(drafter)
+        self._gain.begin_anew(drafter)
+        for key in [key for key in self._asking_s if key[0] == drafter]:
+            del self._asking_s[key]
 
     def _rate(self, num_draws: int) -> Rate:
         return self._rates[num_draws.bit_length()]

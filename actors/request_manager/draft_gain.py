@@ -56,6 +56,11 @@ class DraftGain:
         cell = _cell(drafter, promise)
         self._gains[cell] += FORGET * (gain - self._gains[cell])
 
+    def begin_anew(self, drafter: str) -> None:
+        """Forget a drafter's gains."""
+        for cell in [cell for cell in self._gains if cell[0] == drafter]:
+            del self._gains[cell]
+
 
 def _cell(drafter: str, promise: float) -> tuple[str, int]:
     return drafter, bisect_right(LEVELS, promise)

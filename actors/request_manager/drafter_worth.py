@@ -127,6 +127,11 @@ class DrafterWorth:
         if contest is not None and outcome.only_decodes:
             contest.observe(outcome)
 
+    def begin_anew(self, drafter: str) -> None:
+        """Forget the kinds of steps that a drafter may be asked in."""
+        for kind in [kind for kind in self._contests if drafter in kind.drafters]:
+            del self._contests[kind]
+
 
 class _Arm:
     """Average tokens and seconds of the steps of one kind.

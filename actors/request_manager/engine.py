@@ -173,6 +173,10 @@ class Engine:
         finally:
             self.cancel(request)
 
+    def begin_anew(self, drafter: str) -> None:
+        """Another draft model drafts under this name now: what was learnt of it is void."""
+        self._guessing.begin_anew(drafter)
+
     @property
     def is_idle(self) -> bool:
         """True if no request is waiting or running."""

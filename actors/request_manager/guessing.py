@@ -159,6 +159,12 @@ class Guessing:
                 promise = guesses.promises.get(request_id, 0.0)
                 self._budget.observe_share(name, promise, share, outcome.num_draws)
 
+    def begin_anew(self, drafter: str) -> None:
+        """Forget what was learnt of a drafter: another one has its name now."""
+        self.acceptance.begin_anew(drafter)
+        self._budget.begin_anew(drafter)
+        self._drafting.failures.pop(drafter, None)
+
     def forget(self, request_id: int) -> None:
         """A request is over."""
         self._drafting.forget(request_id)

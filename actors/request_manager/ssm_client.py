@@ -11,7 +11,6 @@ A client belongs to the event loop in which it was made.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from actors.errors import (
     ProtocolError,
     TreeServeError,
 )
+from actors.request_manager.backoff import Backoff
 from actors.request_manager.draft_sessions import DraftSessions
 from actors.request_manager.drafter_names import SSM
 from actors.request_manager.ports import Draft, DraftTask
@@ -40,6 +40,9 @@ MAX_LATE = 20
 
 RESPAWN_BACKOFF_S = (0.0, 1.0, 5.0, 20.0)
 """Waits before each attempt to bring it back; the last one repeats."""
+
+STEADY_S = 30.0
+"""One that is lost sooner after it was back waits longer than the last time."""
 
 CONNECT_TIMEOUT_S = 30.0
 RELEASE_TIMEOUT_S = 5.0
@@ -79,6 +82,8 @@ class SSMDrafter:
         self._peer: _Peer | None = self._open(address)
         self._sessions = DraftSessions()
         self._num_late = 0
+        clock = asyncio.get_running_loop().time
+        self._backoff = Backoff(RESPAWN_BACKOFF_S, STEADY_S, clock)
         self._released: list[int] = []
         self._recovery: asyncio.Task[None] | None = None
         self._releasing: asyncio.Task[None] | None = None
@@ -210,8 +215,7 @@ class SSMDrafter:
 
     async def _bring_back(self, lost: _Peer) -> None:
         await lost.close()
-        last = RESPAWN_BACKOFF_S[-1]
-        for backoff_s in itertools.chain(RESPAWN_BACKOFF_S, itertools.repeat(last)):
+        for backoff_s in self._backoff.waits_s():
             await asyncio.sleep(backoff_s)
             try:
                 peer = await self._connect()
@@ -219,6 +223,7 @@ class SSMDrafter:
                 logger.warning("%s could not be brought back: %s", self.name, error)
             else:
                 logger.warning("%s is back", self.name)
+                self._backoff.is_back()
                 self._peer = peer
                 return
 

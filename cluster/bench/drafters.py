@@ -7,8 +7,8 @@ Some drafters learn from every answer. On one server an arm that asks what anoth
 would find the answer known, so that here each arm has an engine, a KV cache and drafters of its
 own, over one model in this process, without Ray, gRPC and HTTP. Every prompt is asked once in every
 arm, one at a time; the arms take turns to be first. Arms that share earlier answers are as good as
-these prompts are alike, so their order counts: tasks take turns. Draft models, which live in
-processes of their own, are left out: `treeserve bench` has them.
+these prompts are alike, so their order counts: tasks take turns. Draft models are
+left out: `treeserve bench` and `cluster.bench.results` have them.
 
 Prints tokens per step and milliseconds per token by task, then one JSON line; the exit status is 1
 if an arm's text is not that of plain decoding where the model promises that.

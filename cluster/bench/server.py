@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import socket
 import subprocess
@@ -9,24 +10,32 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import yaml
 
-from actors.errors import PeerUnavailable
+from actors.errors import PeerUnavailable, UnavailableError
 from cluster.config import Config
 
 START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 60.0
+PORTS = range(20_000, 32_768)
+"""Between those that Ray gives its workers and those that Linux gives whoever asks for any."""
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback address that nobody listens on now, nor is soon given to.
+
+    Raises:
+        UnavailableError: there is none.
+    """
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise UnavailableError(f"no port of {PORTS.start} to {PORTS.stop - 1} is free")
 
 
 @contextmanager

@@ -105,9 +105,9 @@ def server(smollm2_path: Path, draft_path: Path, collector: Collector) -> Iterat
     ray_api.prepare_environment()
     try:
         ray_api.start_cluster(plan_placement(config).num_cpus + SPARE_CPUS)
-        from deploy import app
+        from deploy import running
 
-        app.start_serving(config)
+        running.start_serving(config)
         yield Server(f"http://127.0.0.1:{config.api.port}", config.model.name)
     finally:
         ray_api.stop_cluster()

@@ -11,8 +11,9 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,13 @@ import httpx
 import pytest
 import yaml
 from conftest import Server, wait_until
+from prometheus_client import CollectorRegistry
 
+from actors.messages import StepReply
+from actors.request_manager.ports import StepRecord
 from cluster.bench.server import free_port
+from cluster.metrics import Metrics
+from cluster.metrics_server import MetricsServer
 
 pytestmark = [
     pytest.mark.integration,
@@ -95,13 +101,25 @@ class Prometheus:
 @pytest.fixture(scope="module")
 def prometheus(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """One that finds the server's processes by the server's own list of them."""
-    folder = tmp_path_factory.mktemp("prometheus")
-    (folder / "rules.yaml").write_text(yaml.safe_dump(quick_rules()))
     targets = {"url": f"{server.url}/metrics/targets", "refresh_interval": SCRAPE}
+    folder = tmp_path_factory.mktemp("prometheus")
+    with running_prometheus(folder, {"http_sd_configs": [targets]}) as running:
+        yield running
+
+
+@contextmanager
+def running_prometheus(folder: Path, found_by: dict[str, Any]) -> Iterator[Prometheus]:
+    """One with our rules.
+
+    Args:
+        folder: for its data.
+        found_by: how it finds its targets.
+    """
+    (folder / "rules.yaml").write_text(yaml.safe_dump(quick_rules()))
     config = {
         "global": {"scrape_interval": SCRAPE, "evaluation_interval": SCRAPE},
         "rule_files": ["rules.yaml"],
-        "scrape_configs": [{"job_name": "treeserve", "http_sd_configs": [targets]}],
+        "scrape_configs": [{"job_name": "treeserve", **found_by}],
     }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
     address = f"127.0.0.1:{free_port()}"
@@ -224,3 +242,31 @@ def test_gauges_are_back_at_zero_after_a_mass_abort(server: Server, prometheus: 
         wait_until(lambda: all(map(sum, values())))
     wait_until(lambda: values() == [[0.0], [0.0], [0.0]])
     assert prometheus.values("treeserve_requests_waiting") == [0.0]
+
+
+def test_the_dashboard_tells_what_an_offloaded_llm_streams(tmp_path: Path) -> None:
+    """Of steps that are told of as an LLM's client tells of them."""
+    registry = CollectorRegistry()
+    metrics = Metrics(registry, "offloaded")
+    step_ids = count()
+    panels = {name: query for name, query in dashboard().items() if name.startswith("Offload")}
+    assert len(panels) == 3
+    with (
+        closing(MetricsServer(registry, "127.0.0.1", (0,), "127.0.0.1")) as exposed,
+        running_prometheus(tmp_path, {"static_configs": [{"targets": [exposed.address]}]}) as seen,
+    ):
+
+        def tell(query: str) -> list[float]:
+            step_id = next(step_ids)
+            metrics.rank_replied(0, StepReply(0, step_id, streamed_bytes=6_000_000))
+            metrics.step_done(streamed_step(step_id, num_committed=3))
+            return seen.values(query)
+
+        wait_until(lambda: any(tell(panels["Offload: weights streamed, A"])))
+        each = "Offload: weights for each step and token, "
+        wait_until(lambda: tell(panels[f"{each}A"]) == [pytest.approx(6e6)])
+        wait_until(lambda: tell(panels[f"{each}B"]) == [pytest.approx(2e6)])
+
+
+def streamed_step(step_id: int, num_committed: int) -> StepRecord:
+    return StepRecord(1, 1, 0, num_committed, {}, {}, (), 0, 0, 0, {}, 0, 0, step_id=step_id)

@@ -98,7 +98,8 @@ def start_server(commands: list[Command], port: int, config: Path = CONFIG) -> C
 
 @pytest.mark.model
 def test_up_a_token_and_down(commands: list[Command], smollm2_path: Path) -> None:
-    """And in between parts fail: the terminal tells which, and when they are back."""
+    """And in between parts fail: the terminal tells which, and when they are back. After a hangup
+    it tells which draft models have taken over."""
     port = free_port()
     command = start_server(commands, port)
     curl = command.wait_for("stdout", "curl")
@@ -117,6 +118,9 @@ def test_up_a_token_and_down(commands: list[Command], smollm2_path: Path) -> Non
     command.kill_part("RequestManager")
     assert command.wait_for("stderr", "has failed").startswith("The request manager")
     assert command.wait_for("stderr", "is back").startswith("The request manager")
+
+    command.process.send_signal(signal.SIGHUP)
+    assert command.wait_for("stderr", "Draft models").endswith(" embedded:smollm2-135m/ssm-0\n")
 
     command.interrupt()
     assert command.finish() == (0, "", "Shutting down\n")

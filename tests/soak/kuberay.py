@@ -34,7 +34,7 @@ WORKER_RECONNECT_S = "600"
 """How long KubeRay has a worker wait for its head; the head itself has Ray's own minute."""
 GCS = "/gcs_server "
 END_S = 120.0
-"""For a head that ends because a daemon of it, or Redis, has died."""
+"""For a head that ends because a daemon of it has died."""
 
 
 class KubeRay:
@@ -82,7 +82,8 @@ class KubeRay:
             for argument in self._redis_pod["containers"][0]["args"]
         ]
         here = ("--port", str(self._redis), "--bind", "127.0.0.1", "--dir", str(self._folder))
-        self._run("redis-server", *arguments, *here)
+        # With a title of its own it would write over its environment, and so over the mark.
+        self._run("redis-server", *arguments, *here, "--set-proc-title", "no")
 
     def start_head(self, *, is_watched: bool = True) -> None:
         """The head's pod: the first, or the next with what Redis has kept."""

@@ -1,11 +1,13 @@
-"""A draft model that is killed again and again under load: no text changes, nothing grows."""
+"""A draft model that is killed again and again under load: no text changes, nothing grows; and what
+a kill every few seconds costs, beside plain decoding and beside draft models that live."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,11 @@ import pytest
 from conftest import Server, ready_configuration, serving
 
 NUM_KILLS = int(os.environ.get("SOAK_KILLS", "20"))
-NUM_CLIENTS = 4
+KILLING_S = float(os.environ.get("SOAK_S", "60"))
+CALM_S = KILLING_S / 4
+"""Of plain decoding, and of draft models that live, before the kills and after them."""
+KILL_PERIOD_S = 5.0
+NUM_CLIENTS, NUM_TIMED_CLIENTS = 4, 2
 MAX_GROWTH_MB = 30.0
 """Of manager and rank, from the second kill to the last."""
 PATIENCE_S = 120.0
@@ -40,6 +46,15 @@ def server(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield running
 
 
+@pytest.fixture
+def server_of_two(smollm2_path: Path, tmp_path: Path) -> Iterator[Server]:
+    """The same as it comes, but with two replicas of its draft model."""
+    content = ready_configuration("smollm2.yaml")
+    content["ssms"][0]["replicas"] = 2
+    with serving(content, tmp_path) as running:
+        yield running
+
+
 def wish(number: int) -> dict[str, Any]:
     """Each prompt greedy, then with a seed."""
     sampled = {"temperature": 1.0, "seed": number} if number % 2 else {"temperature": 0.0}
@@ -47,8 +62,14 @@ def wish(number: int) -> dict[str, Any]:
     return {"prompt": prompt, "max_tokens": 48, "ignore_eos": True} | sampled
 
 
-async def answer(client: httpx.AsyncClient, number: int) -> str:
-    reply = await client.post("/v1/completions", json=wish(number))
+NOTHING_ELSE: Mapping[str, Any] = {}
+PLAIN = {"speculation": {"enabled": False}}
+
+
+async def answer(
+    client: httpx.AsyncClient, number: int, fields: Mapping[str, Any] = NOTHING_ELSE
+) -> str:
+    reply = await client.post("/v1/completions", json={**wish(number), **fields})
     assert reply.status_code == httpx.codes.OK, reply.text
     return str(reply.json()["choices"][0]["text"])
 
@@ -99,13 +120,80 @@ async def test_killed_again_and_again(server: Server) -> None:
     assert not any(server.gauges().values())
 
 
+async def test_killed_every_few_seconds(server_of_two: Server) -> None:
+    server = server_of_two
+    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_S) as client:
+        expected = [await answer(client, number, PLAIN) for number in range(2 * len(PROMPTS))]
+        rates: dict[str, list[float]] = {"plain": [], "full": []}
+        for name, fields in (("plain", PLAIN), ("full", NOTHING_ELSE)):
+            rates[name].append(await tokens_per_s(server, client, expected, CALM_S, fields))
+        killing = asyncio.create_task(kill_for(server, KILLING_S))
+        killed = await tokens_per_s(server, client, expected, KILLING_S)
+        num_kills = await killing
+        await all_up(server)
+        for name, fields in (("full", NOTHING_ELSE), ("plain", PLAIN)):
+            rates[name].append(await tokens_per_s(server, client, expected, CALM_S, fields))
+    means = {name: round(sum(of_name) / 2, 1) for name, of_name in rates.items()}
+    print(f"\n{num_kills} kills in {KILLING_S:g} s: {killed:.1f} tokens/s; without: {means}")
+    assert num_kills > KILLING_S / KILL_PERIOD_S / 4
+    assert server.metric('treeserve_requests_total{finish_reason="error"') == 0
+    assert not any(server.gauges().values())
+
+
+async def tokens_per_s(
+    server: Server,
+    client: httpx.AsyncClient,
+    expected: list[str],
+    duration_s: float,
+    fields: Mapping[str, Any] = NOTHING_ELSE,
+) -> float:
+    """What the LLM commits while clients ask for so long; every answer is the right one."""
+    is_over = asyncio.Event()
+    asking = (ask(client, expected, is_over, first, fields) for first in range(NUM_TIMED_CLIENTS))
+    load = [asyncio.create_task(one) for one in asking]
+    before, since_s = await asyncio.to_thread(committed, server), time.monotonic()
+    await asyncio.sleep(duration_s)
+    after, until_s = await asyncio.to_thread(committed, server), time.monotonic()
+    is_over.set()
+    assert sum(await asyncio.gather(*load)) > 0
+    return (after - before) / (until_s - since_s)
+
+
+def committed(server: Server) -> float:
+    return server.metric("treeserve_committed_tokens_total{")
+
+
+async def all_up(server: Server) -> None:
+    """Waits for the LLM and both replicas."""
+    async with asyncio.timeout(PATIENCE_S):
+        while await asyncio.to_thread(server.metric, "treeserve_part_up{") < 3:
+            await asyncio.sleep(0.2)
+
+
+async def kill_for(server: Server, duration_s: float) -> int:
+    """Kill the draft model's oldest process again and again, if there is one; returns how often."""
+    end_s = time.monotonic() + duration_s
+    num_kills = 0
+    while time.monotonic() < end_s:
+        pids = await asyncio.to_thread(server.pids, "DraftModel")
+        if pids:
+            os.kill(pids[0], signal.SIGKILL)
+            num_kills += 1
+        await asyncio.sleep(KILL_PERIOD_S)
+    return num_kills
+
+
 async def ask(
-    client: httpx.AsyncClient, expected: list[str], is_over: asyncio.Event, first: int
+    client: httpx.AsyncClient,
+    expected: list[str],
+    is_over: asyncio.Event,
+    first: int,
+    fields: Mapping[str, Any] = NOTHING_ELSE,
 ) -> int:
     """Requests one after another, each with its undisturbed answer; returns how many."""
     number = first
     while not is_over.is_set():
         place = number % len(expected)
-        assert await answer(client, place) == expected[place]
+        assert await answer(client, place, fields) == expected[place]
         number += NUM_CLIENTS + 1
     return (number - first) // (NUM_CLIENTS + 1)

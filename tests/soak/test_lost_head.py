@@ -35,6 +35,7 @@ def kill_gcs(cluster: KubeRay) -> None:
 
 
 def kill_redis(cluster: KubeRay) -> None:
+    """The GCS cannot do without, and ends."""
     cluster.kill("redis-server")
     cluster.end_head()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import sys
 import time
@@ -22,12 +23,14 @@ from typing import Any, NamedTuple
 
 from actors.errors import TreeServeError
 from cluster.bench.lab import Lab
+from cluster.bench.prompts import SAMPLE, load_prompts
 from cluster.bench.results import batches, coverage, rules, tasks, widths
-from cluster.bench.results.data_sets import SETS, Messages, SetPrompt, load_sets
+from cluster.bench.results.data_sets import SETS, Encode, SetPrompt, load_sets
 from cluster.bench.results.document import with_section
 from cluster.bench.results.provenance import Provenance
 from cluster.bench.results.setting import Findings, Limits, Setting
 from cluster.config import Config, load_config
+from cluster.generate_command import encode_messages
 from cluster.models import resolve_draft_model, resolve_model
 from cluster.tokenizer import load_tokenizer
 
@@ -65,13 +68,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         path = resolve_model(config.model.path)
         for model in arguments.rivals:
             resolve_draft_model(model)
-        prompts = _prompts(arguments, path)
+        encode = functools.partial(encode_messages, load_tokenizer(path).tokenizer)
+        prompts = load_sets(
+            arguments.data, arguments.sets, arguments.limit, arguments.max_prompt_tokens, encode
+        )
     except TreeServeError as error:
         parser.error(str(error))
+    provenance = Provenance.now(arguments.out)
     figures = {}
-    setting = _setting(arguments, config, path, prompts)
+    setting = _setting(arguments, config, path, prompts, _warming(encode))
     for name, part in parts.items():
-        provenance = Provenance.now(arguments.out)
         since = time.monotonic()
         found = asyncio.run(part.measure(setting))
         taken_s = time.monotonic() - since
@@ -92,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--limit", type=int, default=2, metavar="N", help="prompts of each task of a set"
     )
-    parser.add_argument("--max-tokens", type=int, default=48, metavar="N", help="of an answer")
+    parser.add_argument("--max-tokens", type=int, default=32, metavar="N", help="of an answer")
     parser.add_argument("--max-prompt-tokens", type=int, default=2048, metavar="N")
     parser.add_argument("--nodes", type=int, default=16, metavar="N", help="of a pool's tree")
     parser.add_argument("--rivals", nargs="+", default=[], metavar="SSM", help="as in `ssms`")
@@ -111,26 +117,24 @@ def _chosen(wanted: Sequence[str], has_models: bool) -> dict[str, Part]:
     return chosen
 
 
-def _prompts(arguments: argparse.Namespace, path: Path) -> list[SetPrompt]:
-    tokenizer = load_tokenizer(path).tokenizer
-
-    def encode(messages: Messages) -> tuple[int, ...]:
-        if not tokenizer.chat_template:
-            return tuple(tokenizer("\n".join(one["content"] for one in messages))["input_ids"])
-        encoded = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True)
-        return tuple(encoded["input_ids"])
-
-    return load_sets(
-        arguments.data, arguments.sets, arguments.limit, arguments.max_prompt_tokens, encode
-    )
+def _warming(encode: Encode) -> list[SetPrompt]:
+    """Prompts of our own, which stand in no set."""
+    return [
+        SetPrompt("own", prompt.task, encode([{"role": "user", "content": prompt.text}]))
+        for prompt in load_prompts(SAMPLE, 1)
+    ]
 
 
 def _setting(
-    arguments: argparse.Namespace, config: Config, path: Path, prompts: Sequence[SetPrompt]
+    arguments: argparse.Namespace,
+    config: Config,
+    path: Path,
+    prompts: Sequence[SetPrompt],
+    warming: Sequence[SetPrompt],
 ) -> Setting:
     limits = Limits(arguments.max_tokens, arguments.nodes, arguments.pairs, arguments.per_stream)
     lab = Lab.load(config, path)
-    return Setting(config, arguments.config, path, lab, prompts, arguments.rivals, limits)
+    return Setting(config, arguments.config, path, lab, prompts, warming, arguments.rivals, limits)
 
 
 def _what(arguments: argparse.Namespace, prompts: Sequence[SetPrompt]) -> str:

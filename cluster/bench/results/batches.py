@@ -7,6 +7,7 @@ import itertools
 
 from cluster.bench.paired_runs import Plan
 from cluster.bench.pairs import SPECULATION, compare
+from cluster.bench.results.comparing import Ratio
 from cluster.bench.results.document import bullets, table
 from cluster.bench.results.setting import Findings, Setting
 from cluster.bench.results.statements import at_least
@@ -35,8 +36,8 @@ async def measure(setting: Setting) -> Findings:
     }
     ratios = [
         at_least(
-            f"Batch {batch}, median ratio ({one['low']:.2f} to {one['high']:.2f})",
-            one["ratio"],
+            f"Batch {batch}, median ratio",
+            Ratio(one["ratio"], one["low"], one["high"]),
             LEAST_RATIO,
         )
         for batch, one in found.items()

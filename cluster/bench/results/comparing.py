@@ -18,10 +18,10 @@ Shares = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Ratio:
-    """Of two arms' ratios of sums.
+    """Of two arms' figures.
 
     Attributes:
-        low, high: interval by resampling the prompts.
+        low, high: interval by resampling.
     """
 
     value: float

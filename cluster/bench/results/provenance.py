@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LIBRARIES = ("torch", "transformers", "ray")
+QUIET_LOAD = 1.0
+"""Reading the prompts before is part of it."""
 CPU_INFO = Path("/proc/cpuinfo")
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -21,7 +23,7 @@ class Provenance:
     Attributes:
         commit: of the code, and whether it was changed since.
         machine: processor, cores and versions, in words.
-        load: how many processes wanted to run in the last minute.
+        load: how many processes wanted to run in the minute before.
     """
 
     commit: str
@@ -30,7 +32,7 @@ class Provenance:
 
     @classmethod
     def now(cls, document: Path) -> Provenance:
-        """Of a measurement that begins.
+        """Of a run that begins.
 
         Args:
             document: where its results go; a change of that does not count.
@@ -38,7 +40,8 @@ class Provenance:
         return cls(_commit(document), _machine(), os.getloadavg()[0])
 
     def __str__(self) -> str:
-        return f"Commit {self.commit}; {self.machine}; load {self.load:.1f} at the beginning;"
+        note = " (**others computed too: times tell little**)" if self.load > QUIET_LOAD else ""
+        return f"Commit {self.commit}; {self.machine}; load {self.load:.1f} at the beginning{note};"
 
 
 def _commit(document: Path) -> str:

@@ -80,11 +80,11 @@ def _statements(trees: Mapping[str, Widths], answers: Answers) -> list[str]:
     found = []
     for width, one in trees.items():
         to_naive = _ratio(answers, one, Rule.MSS, Rule.NAIVE)
-        what = f"k = {width}: `mss` to `naive` {to_naive}"
-        found.append(f"{at_least(what, to_naive.value, MSS_TO_NAIVE)} {_why(one, answers)}")
+        judged = at_least(f"k = {width}, `mss` to `naive`", to_naive, MSS_TO_NAIVE)
+        found.append(f"{judged} {_why(one, answers)}")
         to_mss = _ratio(answers, one, Rule.COUPLED, Rule.MSS)
-        what = f"k = {width}: `coupled` to `mss` {to_mss}"
-        found.append(at_least(what, to_mss.value, 1.0) if max(one) > 1 else f"{what}.")
+        what = f"k = {width}, `coupled` to `mss`"
+        found.append(at_least(what, to_mss, 1.0) if max(one) > 1 else f"{what}: {to_mss}.")
     return found
 
 

@@ -63,6 +63,7 @@ class Setting:
     Attributes:
         config_path: of the configuration.
         path: the LLM's folder.
+        warming: prompts to answer before those that count.
         rivals: draft models that the configuration does not name, to hold its own against.
     """
 
@@ -71,11 +72,19 @@ class Setting:
     path: Path
     lab: Lab
     prompts: Sequence[SetPrompt]
+    warming: Sequence[SetPrompt]
     rivals: Sequence[str]
     limits: Limits
 
     def asked(self, temperature: float) -> list[Asked]:
         """Every prompt as a request with a seed of its own."""
+        return self._requests(self.prompts, temperature)
+
+    def asked_before(self, temperature: float) -> list[Asked]:
+        """The same of those that warm up."""
+        return self._requests(self.warming, temperature)
+
+    def _requests(self, prompts: Sequence[SetPrompt], temperature: float) -> list[Asked]:
         return [
             Asked(
                 prompt.label,
@@ -86,7 +95,7 @@ class Setting:
                     StopConditions(self.limits.max_tokens),
                 ),
             )
-            for number, prompt in enumerate(self.prompts)
+            for number, prompt in enumerate(prompts)
         ]
 
     @property

@@ -56,7 +56,8 @@ async def measure(setting: Setting) -> Findings:
 
 
 async def _serve(setting: Setting, temperature: float) -> dict[str, list[Served]]:
-    """With engines of their own, that have learnt nothing yet."""
+    """With engines of their own, that have learnt what steps and drafters cost, but no answer to
+    the prompts that count."""
     arms = arms_of(setting.config.speculation, bool(setting.config.ssms))
     expansion = setting.config.speculation.expansion
     models = {
@@ -68,17 +69,20 @@ async def _serve(setting: Setting, temperature: float) -> dict[str, list[Served]
             arm: Arm(await resources.enter_async_context(setting.lab.engine(config, models)))
             for arm, config in arms.items()
         }
+        await serve_in_turns(engines, setting.asked_before(temperature))
         return await serve_in_turns(engines, setting.asked(temperature))
 
 
 def _legend(setting: Setting) -> str:
     speculation = setting.config.speculation
     learning = arms_of(speculation, bool(setting.config.ssms))[SHARED].drafters
+    count = len(setting.warming)
     return (
         f"*{CONFIGURED}*: drafters {', '.join(speculation.drafters) or 'none'}. *{SHARED}* and "
         f"*{OWN}*: {', '.join(learning)}, where `suffix` learns from all answers or from the own "
         f"text alone. Budget `{speculation.budget}`, batch 1, {setting.config.model.dtype}, in one "
-        "process without Ray, gRPC and HTTP; arms take turns."
+        f"process without Ray, gRPC and HTTP; arms take turns. Each has answered "
+        f"{count} other prompts before, which are not counted."
     )
 
 
@@ -153,14 +157,17 @@ def _asked(temperature: str, arm: str, served: ByArm) -> list[str]:
         if chosen := _beginning(served[arm], label):
             found.append(at_least(f"{arm}, tokens a step on {label}", _steps(chosen), wanted))
     for label, wanted in EXPECTED_TIME if temperature == "greedy" else ():
-        if chosen := _beginning(served[arm], label):
-            share = _time_ratio(chosen, _beginning(served[PLAIN], label))
+        chosen, plain = (_beginning(served[which], label) for which in (arm, PLAIN))
+        if chosen and plain:
+            share = ratio(seconds_and_tokens(chosen), seconds_and_tokens(plain))
             found.append(at_most(f"{arm}, of plain's time a token on {label}", share, wanted))
     return found
 
 
 def _beginning(answers: Sequence[Served], label: str) -> list[Served]:
-    return [one for one in answers if one.task.startswith(label) and one.stats.num_llm_steps]
+    """Those of tasks that begin so; none if none of them had a step."""
+    chosen = [one for one in answers if one.task.startswith(label)]
+    return chosen if any(one.stats.num_llm_steps for one in chosen) else []
 
 
 def _slower(arm: str, served: ByArm) -> str:

@@ -9,7 +9,7 @@ import pytest
 from actors.request_manager.generation import SpeculationStats
 from cluster.bench.results import provenance
 from cluster.bench.results.batches import falling
-from cluster.bench.results.comparing import first_drafts, ratio, seconds_and_tokens
+from cluster.bench.results.comparing import Ratio, first_drafts, ratio, seconds_and_tokens
 from cluster.bench.results.coverage import pools
 from cluster.bench.results.document import HEAD, table, with_section
 from cluster.bench.results.places import WIDEST, Place, coverage, in_turns
@@ -63,6 +63,11 @@ def test_sentences_follow_the_figures():
     assert "missed" in at_least("x", 2.3999, 2.4)
     assert "met" in at_most("x", 0.65, 0.65)
     assert "missed" in at_most("x", 0.66, 0.65)
+    assert at_least("x", Ratio(1.3, 1.25, 1.4), 1.2).endswith(
+        "1.30 (1.25 to 1.40), asked at least 1.2: met."
+    )
+    assert at_least("x", Ratio(1.3, 1.1, 1.4), 1.2).endswith("met, not for sure.")
+    assert at_most("x", Ratio(0.7, 0.6, 0.8), 0.65).endswith("**missed**, not for sure.")
     assert most("t", {"a": 1.0, "b": 2.0}) == "t: b has most, 2.00 (then a 1.00)."
     assert falling({1: 8.0, 4: 3.0, 16: 3.0}).endswith("8.0 → 3.0 → 3.0: falling.")
     assert "not falling" in falling({1: 8.0, 4: 3.0, 16: 4.0})
@@ -156,6 +161,8 @@ def test_arms_are_configurations():
 def test_a_measurement_says_where_it_was_made(tmp_path, monkeypatch):
     said = str(Provenance.now(tmp_path / "results.md"))
     assert "cores" in said and "torch 2" in said and "load" in said
+    busy, quiet = (str(Provenance("abc", "a machine", load)) for load in (3.0, 0.4))
+    assert "times tell little" in busy and "times tell little" not in quiet
     assert (
         cpu_name("processor : 0\nmodel name\t: A fast one\nmodel name\t: A fast one\n")
         == "A fast one"

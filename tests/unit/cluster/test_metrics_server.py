@@ -9,7 +9,7 @@ import pytest
 from actors.errors import UnavailableError
 from cluster import metrics_server
 from cluster.metrics_server import ExposedActor, MetricsServer, process_registry
-from cluster.ray_api import Addresses
+from cluster.ray_actors import Addresses
 
 
 class FakeServer:

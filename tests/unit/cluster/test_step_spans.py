@@ -15,6 +15,7 @@ from cluster.observed import ObservedDrafter
 from cluster.step_spans import DraftCall, StepSpans
 from tests.unit.recorded_spans import (
     KEPT,
+    NOT_KEPT,
     SPAN_ID,
     TRACE_ID,
     RecordedSpans,
@@ -183,6 +184,12 @@ def test_what_a_step_did_is_told_once_and_linked_to_by_its_other_requests() -> N
         "treeserve.tokens.accepted": 3,
         "treeserve.tokens.committed": 4,
     }
+
+
+def test_a_trace_that_is_not_kept_has_none() -> None:
+    recorded = RecordedSpans()
+    spans_at(recorded, 109.0).step_done(record(TracedRow(1, NOT_KEPT, 1, 8, 3, 4)))
+    assert recorded.ended() == []
 
 
 def drafters_of(calls: Sequence[DraftCall], request_id: int) -> set[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from actors.errors import ModelError, PeerTimeout, PeerUnavailable
 from actors.llm.config import LLMConfig
-from cluster import ray_api, supervisor
+from cluster import ray_actors, ray_api, supervisor
 from cluster.config import Config
 from cluster.placement import Place, plan_placement
 from cluster.ray_api import Node
@@ -46,7 +46,7 @@ class FakeProcess:
         self.hosts.append(host)
         return f"meeting of {len(self.made)}"
 
-    async def start(self, host: str, meeting_place: str | None) -> ray_api.Addresses:
+    async def start(self, host: str, meeting_place: str | None) -> ray_actors.Addresses:
         self.hosts.append(host)
         self.meeting_place = meeting_place
         outcome = self.make()  # type: ignore[operator]
@@ -54,7 +54,7 @@ class FakeProcess:
             raise outcome
         if outcome is HANGS:
             await asyncio.Event().wait()
-        return ray_api.Addresses(f"{outcome}:{len(self.made)}", f"{outcome}:9{len(self.made)}")
+        return ray_actors.Addresses(f"{outcome}:{len(self.made)}", f"{outcome}:9{len(self.made)}")
 
     def kill(self) -> None:
         self.alive = False
@@ -65,7 +65,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[FakeProcess]:
     processes: list[FakeProcess] = []
     monkeypatch.setattr(FakeProcess, "made", processes, raising=False)
     monkeypatch.setattr(FakeProcess, "nodes", [HERE], raising=False)
-    monkeypatch.setattr(ray_api, "ActorProcess", FakeProcess)
+    monkeypatch.setattr(ray_actors, "ActorProcess", FakeProcess)
     monkeypatch.setattr(ray_api, "own_node", lambda: HERE)
     return processes
 

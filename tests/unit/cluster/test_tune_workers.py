@@ -12,7 +12,7 @@ import pytest
 from actors.errors import InputError, PeerError, PeerUnavailable
 from actors.ssm.boost_tuning.lesson import Answers, Lesson
 from actors.ssm.boost_tuning.recipe import Progress, Recipe
-from cluster import ray_api, tune_workers
+from cluster import ray_actors, ray_api, tune_workers
 from cluster.tune_workers import Workers, train
 
 DIED = PeerUnavailable("an actor died")
@@ -58,7 +58,7 @@ class FakeProcess:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     events: list[str] = []
     FakeProcess.made = []
-    monkeypatch.setattr(ray_api, "ActorProcess", FakeProcess)
+    monkeypatch.setattr(ray_actors, "ActorProcess", FakeProcess)
     monkeypatch.setattr(ray_api, "start_cluster", lambda cpus: events.append(f"{cpus} CPUs"))
     monkeypatch.setattr(ray_api, "stop_cluster", lambda: events.append("stopped"))
     monkeypatch.setattr(ray_api, "num_gpus", lambda: 0)

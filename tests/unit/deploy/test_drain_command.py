@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster import cli, ray_api
-from deploy import app, drain_command
+from deploy import drain_command, running
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What was called."""
     calls: list[object] = []
     monkeypatch.setattr(ray_api, "join_cluster", lambda: calls.append("joined"))
-    monkeypatch.setattr(app, "drain_serving", calls.append)
+    monkeypatch.setattr(running, "drain_serving", calls.append)
     monkeypatch.setattr(drain_command, "is_served", lambda port: port == 8123)
     return calls
 
