@@ -235,3 +235,9 @@ def test_a_file_that_the_map_lacks_is_found():
     assert unmapped(readme, ["actors/tree.py", "actors/llm/actor.py", "actors/ssm/actor.py"]) == [
         "actor.py"
     ]
+
+
+def test_modules_of_tests_have_names_of_their_own() -> None:
+    """pytest imports them by these names alone."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
