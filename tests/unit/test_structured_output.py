@@ -180,9 +180,8 @@ async def test_drafts_of_the_grammar_can_be_switched_off(wish):
 async def test_drafts_of_the_grammar_are_not_on_trial(monkeypatch):
     """Other drafters are left out for a while now and then, to see what they are worth."""
     monkeypatch.setattr(FixedBudget, "considers", lambda self, *args: False)
-    drafters = [_Grammars(VOCABULARY, encode), PromptLookup()]
+    drafters = [_Grammars(VOCABULARY, encode)]
     requests = asked(grammar_of_schema(SCHEMA, "schema"), STEPS[0])
-    monkeypatch.setattr(drafters[1], "draft", None)
     found = await on_and_off(requests, drafters=drafters)
     assert sum(answer.stats.num_accepted_draft_tokens for answer in found) > 5
 
