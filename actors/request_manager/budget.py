@@ -20,6 +20,7 @@ from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from actors.request_manager.draft_gain import DraftGain, Share
+from actors.request_manager.drafter_names import drop_all_of
 from actors.request_manager.drafter_worth import DrafterWorth, StepKind, StepOutcome
 from actors.request_manager.merge import MergedTree
 
@@ -122,8 +123,7 @@ class Acceptance:
 
     def begin_anew(self, drafter: str) -> None:
         """Believe the drafter again: it is another one."""
-        for cell in [cell for cell in self._cells if cell[0] == drafter]:
-            del self._cells[cell]
+        drop_all_of(drafter, self._cells)
 
     def _cell(self, drafter: str, depth: int, score: float) -> tuple[str, int, int]:
         level = min(int(score * self.SCORE_CELLS), self.SCORE_CELLS - 1)
@@ -284,8 +284,7 @@ class AdaptiveBudget:
     def begin_anew(self, drafter: str) -> None:
         self._worth.begin_anew(drafter)
         self._gain.begin_anew(drafter)
-        for key in [key for key in self._asking_s if key[0] == drafter]:
-            del self._asking_s[key]
+        drop_all_of(drafter, self._asking_s)
 
     def _rate(self, num_draws: int) -> Rate:
         return self._rates[num_draws.bit_length()]

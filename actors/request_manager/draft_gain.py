@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from actors.request_manager.drafter_names import kind_of
+from actors.request_manager.drafter_names import drop_all_of, kind_of
 from actors.request_manager.merge import MergedTree
 
 LEVELS = (0.05, 0.15, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0)
@@ -58,8 +58,7 @@ class DraftGain:
 
     def begin_anew(self, drafter: str) -> None:
         """Forget a drafter's gains."""
-        for cell in [cell for cell in self._gains if cell[0] == drafter]:
-            del self._gains[cell]
+        drop_all_of(drafter, self._gains)
 
 
 def _cell(drafter: str, promise: float) -> tuple[str, int]:

@@ -5,7 +5,8 @@ Draft models share the kind `ssm`: one alone has that name, several are `ssm-0`,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
+from typing import Any
 
 SSM = "ssm"
 """The drafters that need draft models, the configuration's `ssms`."""
@@ -30,3 +31,9 @@ def askable(drafters: Iterable[str]) -> tuple[str, ...]:
     """What a request may call these drafters by: all of a kind, or each by its own name."""
     names = tuple(drafters)
     return tuple(dict.fromkeys((*map(kind_of, names), *names)))
+
+
+def drop_all_of(drafter: str, learnt: MutableMapping[Any, Any]) -> None:
+    """Delete what was learnt of a drafter, where keys are tuples that its name begins."""
+    for key in [key for key in learnt if key[0] == drafter]:
+        del learnt[key]

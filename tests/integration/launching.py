@@ -8,7 +8,11 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from actors.request_manager.generation import GenerationRequest, StopConditions
+from actors.request_manager.generation import (
+    GenerationRequest,
+    SpeculationOptions,
+    StopConditions,
+)
 from actors.sampling import SamplingParams
 from cluster.config import Config
 from cluster.launch import Launched, launch
@@ -35,6 +39,23 @@ def requests_for(
             StopConditions(num_tokens),
         )
         for way, prompt in zip(ways, prompts, strict=True)
+    ]
+
+
+def greedy_and_sampled(
+    prompts: Sequence[Sequence[int]], num_tokens: int, speculation: SpeculationOptions
+) -> list[GenerationRequest]:
+    """Every prompt greedily and at a temperature, for exactly so many tokens."""
+    return [
+        GenerationRequest(
+            f"{place}-{temperature}",
+            tuple(prompt),
+            SamplingParams(temperature=temperature, seed=5),
+            StopConditions(num_tokens, ignore_eos=True),
+            speculation=speculation,
+        )
+        for place, prompt in enumerate(prompts)
+        for temperature in (0.0, 0.8)
     ]
 
 

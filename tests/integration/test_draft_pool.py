@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 from conftest import Server, wait_until
-from launching import collect, launched
+from launching import collect, greedy_and_sampled, launched
 
 from actors.request_manager.generation import (
     GenerationRequest,
     SpeculationOptions,
-    StopConditions,
 )
-from actors.sampling import SamplingParams
 from actors.tls import TlsFiles
 from cluster.config import Config, parse_config
 from cluster.launch import Launched
@@ -40,18 +38,8 @@ def pool(untuned: Path, tls: TlsFiles) -> Config:
     """)
 
 
-def requests(speculation: SpeculationOptions, num_tokens: int = 24) -> list[GenerationRequest]:
-    return [
-        GenerationRequest(
-            f"{place}-{temperature}",
-            tuple(prompt),
-            SamplingParams(temperature=temperature, seed=5),
-            StopConditions(num_tokens, ignore_eos=True),
-            speculation=speculation,
-        )
-        for place, prompt in enumerate(PROMPTS)
-        for temperature in (0.0, 0.8)
-    ]
+def requests(speculation: SpeculationOptions) -> list[GenerationRequest]:
+    return greedy_and_sampled(PROMPTS, 24, speculation)
 
 
 def drafted(running: Launched) -> dict[str, float]:

@@ -14,15 +14,13 @@ from pathlib import Path
 import httpx
 import pytest
 from conftest import Server, wait_until
-from launching import collect, launched
+from launching import collect, greedy_and_sampled, launched
 
 from actors.errors import ConfigError, ModelError
 from actors.request_manager.generation import (
     GenerationRequest,
     SpeculationOptions,
-    StopConditions,
 )
-from actors.sampling import SamplingParams
 from actors.ssm.config import SSMConfig
 from cluster.config import Config, parse_config
 from cluster.launch import Launched
@@ -51,17 +49,7 @@ def pool(path: str | Path) -> Config:
 
 
 def requests(speculation: SpeculationOptions) -> list[GenerationRequest]:
-    return [
-        GenerationRequest(
-            f"{place}-{temperature}",
-            tuple(prompt),
-            SamplingParams(temperature=temperature, seed=5),
-            StopConditions(NUM_TOKENS, ignore_eos=True),
-            speculation=speculation,
-        )
-        for place, prompt in enumerate(PROMPTS)
-        for temperature in (0.0, 0.8)
-    ]
+    return greedy_and_sampled(PROMPTS, NUM_TOKENS, speculation)
 
 
 async def answers(running: Launched, until: asyncio.Future[None] | None = None) -> list[list[int]]:

@@ -42,3 +42,4 @@ async def test_a_single_request_is_always_asked_of_drafters_without_a_model(
     assert (PromptLookup.name in guesses.considered) is looks_up
     assert bool(guesses.trees) is looks_up
     assert judged - DRAFTERS.keys() == {OracleDrafter.name}  # a model is on trial all the same
+    assert OracleDrafter.name not in guesses.considered
